@@ -44,13 +44,46 @@ _MEMCG_IDS = {
 """Series with that limit, and their names in sentences."""
 _MEMCGS = ("memcgs", "memcgs_online", "memcgs_offline")
 """Counts of memory cgroups, in any analysis."""
-_WHOLES = {("slab", "slab_bytes"), ("memcgs", "offline_bytes"), ("memcgs", "memcgs_offline")}
-"""Amounts that stand for a growth."""
+MACHINE = "machine"
+"""Name in the place of an analysis, of RAM by use, and of memory that is counted together."""
+USED, TOGETHER = (MACHINE, "used_bytes"), (MACHINE, "together_bytes")
+"""RAM without :data:`AVAILABLE`; and memory of all analyses, each byte once."""
+AVAILABLE = ("free", "page_cache", "slab_reclaimable")
+"""Uses of RAM that the kernel can give to others."""
+_MIRROR = (MACHINE, "available_bytes")
+_WITHOUT_LIMIT = {_MIRROR, *((MACHINE, f"{use}_bytes") for use in AVAILABLE)}
+_WHOLES = {
+    USED: 3, TOGETHER: 2, ("slab", "slab_bytes"): 1, ("memcgs", "offline_bytes"): 1,
+    ("memcgs", "memcgs_offline"): 1, ("kcopyd", "total_bytes"): 1,
+}  # fmt: skip
+"""Amounts that stand for a growth; a higher number contains lower ones."""
+_IN_USE, _ALL_KERNEL = "memory in use", "kernel memory together"
+_OFFLINE, _MEMCG_COUNT, _KCOPYD = "offline memory cgroups", "number of memory cgroups", "kcopyd"
 _NOUNS = {
+    USED: _IN_USE,
+    TOGETHER: _ALL_KERNEL,
+    (MACHINE, "free_bytes"): "free memory",
+    (MACHINE, "page_cache_bytes"): "page cache",
+    (MACHINE, "slab_reclaimable_bytes"): "reclaimable slab memory",
+    (MACHINE, "slab_unreclaimable_bytes"): "unreclaimable slab memory",
+    (MACHINE, "page_tables_bytes"): "page tables",
+    (MACHINE, "kernel_stacks_bytes"): "kernel stacks",
+    (MACHINE, "per_cpu_bytes"): "per-CPU memory",
+    (MACHINE, "huge_pages_bytes"): "huge pages",
     ("memcgs", "offline_bytes"): "memory of offline memory cgroups",
     ("memcgs", "memcgs_offline"): "number of offline memory cgroups",
+    ("memcgs", "structure_bytes"): "structures",
+    ("memcgs", "per_cpu_bytes"): "per-CPU areas",
+    ("memcgs", "shrinker_map_bytes"): "shrinker maps",
+    ("memcgs", "file_bytes"): "page cache",
+    ("memcgs", "shmem_bytes"): "shmem",
+    ("kcopyd", "total_bytes"): "memory of kcopyd",
 }
 """Names of series in sentences that their keys do not make."""
+_CONTAINERS = {
+    "slab memory": _ALL_KERNEL, _OFFLINE: _ALL_KERNEL, _KCOPYD: _ALL_KERNEL, _ALL_KERNEL: _IN_USE,
+}  # fmt: skip
+"""Growths with all bytes, or nearly all, of another growth."""
 _SLABS = ("slab", "dentries", "list-lru")
 """Analyses of slab memory and its objects."""
 _COPIES = {("kcopyd", "in_flight"): "number of copies in flight"}
@@ -61,7 +94,7 @@ _HYPOTHETICAL = (
 _NOT_MEMORY = (*_HYPOTHETICAL, "used_bytes", "*_size")
 _SETTINGS = {
     ("kcopyd", "cow_threshold"), ("kcopyd", "bound_per_snapshot"), ("kcopyd", "limit"),
-    ("kcopyd", "log_lines"), ("dentries", "buckets"), ("list-lru", "nodes"),
+    ("kcopyd", "log_lines"), ("dentries", "buckets"), ("list-lru", "nodes"), _MIRROR,
 }  # fmt: skip
 _RECLAIMABLE = {
     ("slab", "reclaimable_bytes"), ("slab", "empty_slab_bytes"), ("memcgs", "file_bytes"),
@@ -96,7 +129,8 @@ def limit_of(
         return Limit("memory cgroup ids", MAX_MEMCG_ID, Danger.NONE, words)
     if (analysis, metric) in _COPIES:
         return _threshold(copies) if copies else None
-    is_memory = unit == Unit.BYTES.value and not _matches(metric, _NOT_MEMORY)
+    is_memory = (analysis, metric) not in _WITHOUT_LIMIT and unit == Unit.BYTES.value
+    is_memory &= (analysis, metric) == USED or not _matches(metric, _NOT_MEMORY)
     return Limit("RAM", ram_bytes, Danger.OOM, "all of RAM") if is_memory and ram_bytes else None
 
 
@@ -117,20 +151,37 @@ def growth_of(analysis: str, metric: str, unit: str) -> str:
     """Return the name of the growth that a series is a part of.
 
     Caches, objects, dentries, lists and structures are parts of slab memory, in bytes or as counts;
-    so are the amounts of memory cgroups, in bytes, and the numbers of them and of what pins them.
-    What is no part of another amount is a growth of its own.
+    so are the amounts of offline memory cgroups, in bytes, and the numbers of memory cgroups and of
+    what pins them; and all uses of RAM that the kernel cannot give to others. What is no part of
+    another amount is a growth of its own.
     """
     if (analysis, metric) in _MEMCG_IDS or metric in _MEMCGS:
-        return "memory cgroups"
-    if analysis == "memcgs":
-        return "memory of memory cgroups" if unit == Unit.BYTES.value else "memory cgroups"
+        return _MEMCG_COUNT
+    is_bytes = unit == Unit.BYTES.value
+    if analysis == MACHINE:
+        is_own = (analysis, metric) == TOGETHER or (analysis, metric) in _WITHOUT_LIMIT
+        return noun_of(analysis, metric, unit) if is_own else _IN_USE
+    if analysis == "memcgs" and not metric.startswith("online_"):
+        return _OFFLINE if is_bytes else _MEMCG_COUNT
+    if analysis == "kcopyd" and is_bytes and not _matches(metric, _NOT_MEMORY):
+        return _KCOPYD
     is_slab = analysis in _SLABS or metric.endswith("structure_bytes")
     return "slab memory" if is_slab else noun_of(analysis, metric, unit)
 
 
-def is_whole(analysis: str, metric: str) -> bool:
-    """Return whether a summary figure is the amount that others of its growth are parts of."""
-    return (analysis, metric) in _WHOLES
+def container_of(growth: str) -> str:
+    """Return the name of the growth that has nearly all bytes of another one; empty without one."""
+    return _CONTAINERS.get(growth, "")
+
+
+def is_available(analysis: str, metric: str) -> bool:
+    """Return whether a summary figure is memory that the kernel can give to others."""
+    return (analysis, metric) in _WITHOUT_LIMIT
+
+
+def scope_of(analysis: str, metric: str) -> int:
+    """Return how much a summary figure contains: 0 for a part of a growth, 3 for all of RAM."""
+    return _WHOLES.get((analysis, metric), 0)
 
 
 def is_setting(analysis: str, metric: str) -> bool:
@@ -145,7 +196,7 @@ def is_reclaimable(analysis: str, metric: str, rate: float, reclaimable_rate: fl
     """
     if (analysis, metric) in _RECLAIMABLE or analysis == "dentries":
         return True
-    is_slab = analysis == "slab" or (analysis, metric) == ("memcgs", "kernel_bytes")
+    is_slab = analysis == "slab" or (analysis, metric) in (TOGETHER, ("memcgs", "kernel_bytes"))
     of_both = is_slab and metric != "unreclaimable_bytes"
     return of_both and reclaimable_rate > 0 and reclaimable_rate >= _SLAB_SHARE * rate
 

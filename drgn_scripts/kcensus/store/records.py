@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Records of reports: numbers of summaries, findings and checks, and the largest rows of tables.
 
-Rows are recorded of tables with :attr:`TableSpec.series`; of findings, severity and bytes; and per
-analysis, whether it failed, and its numbers of gaps and of differing checks.
+Rows are recorded of tables with :attr:`TableSpec.series`; of findings, severity and bytes; per
+analysis, whether it failed, and its numbers of gaps and of differing checks; and of the machine,
+the RAM by use.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import pyarrow as pa
 from kcensus.analyses import Analysis
 from kcensus.render.plain import installed_version
 from kcensus.reports import Report
-from kcensus.results import CheckStatus, Machine, Unit
+from kcensus.results import MEMORY_USES, CheckStatus, Machine, Unit
 from kcensus.results.largest import largest
+from kcensus.store.ceilings import AVAILABLE, MACHINE
 from kcensus.store.layout import ORDER, SCHEMA, UNNAMED, bounded_host, bounded_subject
 from kcensus.text import printable
 
@@ -83,7 +85,7 @@ def record(
     """
     machine = report.head.machine or Machine()
     found = [number for analysis in wanted for number in _numbers(report, analysis)]
-    found.sort(key=lambda each: [getattr(each, name) for name in ORDER[:4]])
+    found.sort(key=_order)
     time, uptime = _plausible(machine.time), _plausible(machine.uptime_seconds, 0)
     results = [each.name for each in wanted if each.name in report.results]
     host = bounded_host(printable(machine.host))
@@ -97,6 +99,8 @@ def record(
         if report.head.live and not is_saved:
             what.append(now)
     identifier = hashlib.sha256(repr(what).encode("utf-8", "backslashreplace")).hexdigest()[:24]
+    # Not a part of the identity, so that a dump of an older store is not recorded twice.
+    found = sorted([*found, *_memory(machine)], key=_order)
     taken = datetime.datetime.fromtimestamp(now if time is None else time, datetime.timezone.utc)
     constants = {
         "host": host,
@@ -149,6 +153,23 @@ def _numbers(report: Report, analysis: Analysis) -> Iterator[_Number]:
             for subject, values in found.rows:
                 for metric, value in zip(found.metrics, values, strict=True):
                     yield number(spec.name, subject, metric, table.columns[metric].unit, value)
+
+
+def _order(number: _Number) -> list[str]:
+    return [getattr(number, name) for name in ORDER[:4]]
+
+
+def _memory(machine: Machine) -> Iterator[_Number]:
+    """Yield the RAM of a machine by use; nothing if a counter of the kernel is unknown."""
+    ram, known = exact(machine.ram_bytes), {}
+    for use in MEMORY_USES:
+        if (size := exact(machine.memory.get(use))) is not None:
+            known[use] = size
+    if not ram or not known.keys() >= {*AVAILABLE}:
+        return
+    available = min(sum(known[use] for use in AVAILABLE), ram)
+    for name, size in {**known, "available": available, "used": ram - available}.items():
+        yield _Number(MACHINE, "summary", "", f"{name}_bytes", Unit.BYTES.value, float(size), size)
 
 
 def exact(value: Any) -> int | None:

@@ -14,8 +14,10 @@ import pandas as pd
 from kcensus.human import listed
 from kcensus.samples import DIRECTORY
 from kcensus.store import StoreError, dataset
+from kcensus.store.ceilings import TOGETHER
 from kcensus.store.layout import bounded_host, located
-from kcensus.store.trends import CONTEXT, LIVE, NEEDED, amounts, context_of
+from kcensus.store.together import INPUTS
+from kcensus.store.trends import CONTEXT, LIVE, NEEDED, amounts, context_of, with_together
 from kcensus.text import printable
 
 _MAX_NAMES = 10
@@ -36,9 +38,12 @@ def select(
     """
     hosts = [bounded_host(printable(host)) for host in hosts]
     keys = {name.rpartition(".")[2] for name in metrics}
+    is_together = TOGETHER[1] in keys
     keys |= {metric for _, metric in CONTEXT} if keys else set()
+    keys |= INPUTS if is_together else set()
     every = _read(store, (*NEEDED, LIVE), metric=keys or None, host=hosts or None, since=since)
-    rows = _matching(every, metrics) if metrics else amounts(every)
+    known = with_together(every) if is_together else every
+    rows = _matching(known, metrics) if metrics else amounts(every)
     # A name missing since a time must have been there at some time.
     for kind, wanted in (("metric", metrics), ("host", hosts)):
         for name in wanted:

@@ -4,7 +4,8 @@
 The slope is the median over all pairs of points (Theil and Sen), which spikes do not move. Its
 interval inverts the test of Mann and Kendall, with a variance corrected for autocorrelation [1];
 residuals are an autoregressive process of the first order, corrected for its bias [2]. Along a
-curve, they are alike, too, which makes the interval wide; a daily cycle is subtracted before.
+curve, they are alike, too, which makes the interval wide; a daily cycle is subtracted before. A
+weekly one cannot be told from growth in records of less than a week, so the band is wider then.
 
 Only the latest regime counts: a series is cut where two lines fit better than chance explains
 (Chow's test for an unknown place, F divided by the same correction). A late break counts only if it
@@ -48,6 +49,8 @@ _OUTLIER = 6
 _ROUNDING = 1e-5
 """Share of the range of a series below which it equals a line."""
 _DAY, _DAY_BINS, _MIN_DAYS = 86400.0, 24, 3
+WEEK = 7 * _DAY
+"""Seconds of the longest usual cycle of work; a shorter regime shows a part of it."""
 _MIN_SHARE = 0.5
 """Of the variation of days that a daily cycle must explain."""
 _MIN_PROBABILITY = 1e-300
@@ -80,30 +83,45 @@ class Slope:
     noise: float
     """Distance from the line that most points of the regime keep, :data:`CONFIDENCE` of them."""
 
+    @property
+    def unseen(self) -> float:
+        """Seconds of a week that the regime has not shown yet."""
+        return max(WEEK - (self.last - self.first), 0.0)
+
+    @property
+    def _drifts(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Rates, and amounts at the last point, of two lines; the lower is the drift of the band.
+
+        In the part of a week that is unseen, the series may stand still, or grow at twice its rate:
+        at first all of the time, and then in that part of each week.
+        """
+        share, rate = self.unseen / WEEK, abs(self.rate)
+        return (rate, 0.0), (rate * share, rate * self.unseen * (1 - share))
+
     def band(self, times: Floats) -> Floats:
         """Return the line, and the edges of its band, at some times, shape (3, n).
 
-        New points are in the band if the regime goes on: it turns the line around its middle to the
-        ends of the interval of the rate, and adds the noise.
+        New points are in the band if the regime goes on: from the last point on, the line turns to
+        the ends of the interval of the rate, and drifts; the noise is added everywhere.
         """
         line = self.after + self.rate * (times - self.last)
-        away = times - self.middle
-        turned = [(rate - self.rate) * away for rate in (self.low, self.high)]
-        low, high = np.minimum(*turned) - self.noise, np.maximum(*turned) + self.noise
+        ahead = np.maximum(times - self.last, 0.0)
+        drift = self.noise + np.minimum(*(rate * ahead + start for rate, start in self._drifts))
+        low, high = (self.low - self.rate) * ahead - drift, (self.high - self.rate) * ahead + drift
         return np.array([line, line + low, line + high])
 
     def until(self, value: float) -> tuple[float, float, float]:
         """Return the seconds from the last point until the line, and the upper and the lower edge
         of its band, reach a value above; infinite if they never do."""
-        middle = self.after - self.rate * (self.last - self.middle)
-        edges = (self.rate, 0.0), (self.high, self.noise), (self.low, -self.noise)
-        expected, earliest, latest = (
-            max(self.middle + (value - middle - noise) / rate - self.last, 0.0)
-            if rate > 0
-            else np.inf
-            for rate, noise in edges
+
+        def reach(rate: float, start: float) -> float:
+            return max((value - self.after - start) / rate, 0.0) if rate > 0 else float(np.inf)
+
+        return (
+            reach(self.rate, 0.0),
+            max(reach(self.high + rate, self.noise + start) for rate, start in self._drifts),
+            min(reach(self.low - rate, -self.noise - start) for rate, start in self._drifts),
         )
-        return expected, earliest, latest
 
 
 def slope(times: Floats, values: Floats) -> Slope | None:

@@ -23,6 +23,7 @@ from kcensus.engine.memory import Floats, Numbers
 from kcensus.progress import Progress, SilentProgress
 from kcensus.results import Unit
 from kcensus.store.ceilings import (
+    MACHINE,
     MAX_EXTRAPOLATION,
     REACHED,
     STALE_INTERVALS,
@@ -30,12 +31,13 @@ from kcensus.store.ceilings import (
     Limit,
     is_hypothetical,
     is_setting,
-    is_whole,
     limit_of,
     noun_of,
+    scope_of,
 )
 from kcensus.store.points import SERIES, Clock, Series
 from kcensus.store.statistics import Slope, slope
+from kcensus.store.together import together
 
 Ends = tuple[float, float, float]
 """Seconds to a limit: expected, earliest and latest; infinite where it may never be reached."""
@@ -113,7 +115,11 @@ class Trend:
         if self.part != "summary":
             subject = f" of {self.subject}" if self.subject else ""
             return f"{noun}{subject} in {self.analysis} {self.part.replace('_', ' ')}"
-        is_clear = self.is_whole or (self.limit is not None and self.unit != Unit.BYTES.value)
+        is_clear = (
+            self.is_whole
+            or self.analysis == MACHINE
+            or (self.limit is not None and self.unit != Unit.BYTES.value)
+        )
         return noun if is_clear or self.analysis in noun else f"{noun} of {self.analysis}"
 
     @property
@@ -132,9 +138,14 @@ class Trend:
         return self.slope.last - self.slope.first if self.slope else 0.0
 
     @property
+    def scope(self) -> int:
+        """How much it contains: 0 for a part of a growth, 3 for all of RAM."""
+        return scope_of(self.analysis, self.metric) if self.part == "summary" else 0
+
+    @property
     def is_whole(self) -> bool:
         """Whether it stands for the growth that others are parts of."""
-        return self.part == "summary" and is_whole(self.analysis, self.metric)
+        return self.scope > 0
 
     @property
     def is_at_limit(self) -> bool:
@@ -197,19 +208,33 @@ class Trends:
         key = (trend.host, trend.analysis, trend.part, trend.metric, trend.subject, trend.unit)
         return self.series.points(self.series.members[key])
 
+    def whole(self, host: str, analysis: str, metric: str) -> Trend | None:
+        """Return the trend of a figure of a host's summary; None where records lack it."""
+        key = host, analysis, "summary", metric
+        for each in self.all:
+            if key == (each.host, each.analysis, each.part, each.metric):
+                return each
+        return None
+
     def of(self, *states: State) -> list[Trend]:
         """Return the trends in any of the states."""
         return [each for each in self.all if each.state in states]
 
 
 def amounts(history: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a history that are amounts of existing things."""
+    """Return the rows of a history that are amounts of existing things, and of all together."""
     kinds = pd.MultiIndex.from_frame(history[["analysis", "metric"]])
     real = [
         kind for kind in kinds.unique() if not is_hypothetical(kind[1]) and not is_setting(*kind)
     ]
     is_amount = history["unit"].isin(_AMOUNTS) & ~history["part"].isin(_NOT_AMOUNTS)
-    return history[is_amount & kinds.isin(real)]
+    return with_together(history[is_amount & kinds.isin(real)])
+
+
+def with_together(history: pd.DataFrame) -> pd.DataFrame:
+    """Return a history with the memory of all analyses together, where they are in it."""
+    more = together(history)
+    return pd.concat([history, more], ignore_index=True) if len(more) else history
 
 
 def context_of(history: pd.DataFrame) -> pd.DataFrame:

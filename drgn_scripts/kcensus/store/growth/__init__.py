@@ -13,6 +13,7 @@ from kcensus.human import human_seconds, listed
 from kcensus.progress import Progress
 from kcensus.results import Figure, Gap, Result, Unit
 from kcensus.results.tables import ALWAYS, TableSpec, make_tables
+from kcensus.store.ceilings import TOGETHER, USED
 from kcensus.store.growth.findings import findings
 from kcensus.store.growth.tables import BOOTS, FIRST_TABLES, TABLES, Shown
 from kcensus.store.growth.words import BLOCKS, LETTERS, clock, course
@@ -109,6 +110,10 @@ def _gaps(
         why = f"no recent record, only dumps: {_last_records(stale)}"
         effect = "times count from their last records; findings are at most a notice"
         yield Gap("hosts", why, len(stale), effect)
+    if unknown := [host for host in hosts if _lacks_memory(found, host)]:
+        why = f"no record has the memory in use: {printable(listed(unknown, _MAX_STALE))}"
+        effect = "forecasts are of the memory of analyses alone, as if nothing else used RAM"
+        yield Gap("hosts", why, len(unknown), effect)
     for names, why, effect in (
         (found.ahead, "records with a time in the future",
          "the boot of these records counts as the oldest"),
@@ -117,6 +122,11 @@ def _gaps(
     ):  # fmt: skip
         if names:
             yield Gap("hosts", f"{why}: {printable(', '.join(names))}", len(names), effect)
+
+
+def _lacks_memory(found: Trends, host: str) -> bool:
+    """Return whether the records of a host have several analyses, and no use of all of RAM."""
+    return found.whole(host, *USED) is None and found.whole(host, *TOGETHER) is not None
 
 
 def _last_records(hosts: Mapping[str, pd.Timestamp]) -> str:

@@ -4,20 +4,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from kcensus.human import counted, human_seconds, listed
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.store.ceilings import (
     STALE_INTERVALS,
     STALE_SECONDS,
+    TOGETHER,
     URGENT_POINTS,
+    USED,
     Limit,
     growth_of,
     is_reclaimable,
     severity_of,
 )
-from kcensus.store.growth.parts import is_part, overlap_of
+from kcensus.store.growth.parts import container, growths, parts_of
 from kcensus.store.growth.words import (
     DAY,
     amount,
@@ -29,6 +31,7 @@ from kcensus.store.growth.words import (
     per,
     shown_rate,
 )
+from kcensus.store.statistics import WEEK
 from kcensus.store.trends import Ends, State, Trend, Trends
 from kcensus.text import printable
 
@@ -54,16 +57,16 @@ def findings(found: Trends) -> Iterator[Finding]:
             first = earliest.get((trend.host, limit.name), math.inf)
             first = min(first, float(trend.times[-1]) + until[1])
             earliest[trend.host, limit.name] = first
-        severity = _severity(trend, until[0])
+        severity = _severity(trend, until)
         if severity is None:
             continue
         now = most.get((trend.host, limit.name))
-        if now is None or (severity, trend.is_whole) > (now[0], now[1].is_whole):
+        if now is None or (severity, trend.scope) > (now[0], now[1].scope):
             most[trend.host, limit.name] = severity, trend, limit, until
     if found.silent:
         yield _silent(found)
     for host_limit, each in sorted(most.items(), key=lambda item: item[1][1].urgency):
-        yield _finding(*each, earliest[host_limit], _fastest_parts(each[1], found), found)
+        yield _finding(*each, earliest[host_limit], found)
 
 
 def _growth(trend: Trend) -> tuple[str, str, str, bool]:
@@ -78,9 +81,10 @@ def _is_reclaimable(trend: Trend) -> bool:
     )
 
 
-def _severity(trend: Trend, seconds: float) -> Severity | None:
-    """Return the severity of a limit so many seconds after the last point."""
-    severity = None if trend.is_far else severity_of(seconds - trend.age)
+def _severity(trend: Trend, until: Ends) -> Severity | None:
+    """Return the severity of a limit, by its earliest time, before which to act."""
+    expected, earliest, _ = until
+    severity = None if trend.is_far else severity_of(earliest - trend.age)
     if severity is None:
         return None
     if trend.limit and trend.limit.is_throttle:
@@ -89,7 +93,9 @@ def _severity(trend: Trend, seconds: float) -> Severity | None:
     if is_old or _is_reclaimable(trend):
         return min(severity, Severity.NOTICE)
     slope = None if trend.is_at_limit else trend.slope
-    is_new = slope is not None and slope.points < URGENT_POINTS and seconds > trend.span
+    is_new = slope is not None and slope.points < URGENT_POINTS and expected > trend.span
+    # After a start, programs fill their caches for hours, to a size that they are given.
+    is_new |= slope is not None and trend.span < DAY and (trend.analysis, trend.metric) == USED
     return min(severity, Severity.WARNING) if is_new or trend.is_stale else severity
 
 
@@ -122,13 +128,7 @@ def _silent(found: Trends) -> Finding:
 
 
 def _finding(
-    severity: Severity,
-    trend: Trend,
-    limit: Limit,
-    until: Ends,
-    earliest: float,
-    causes: Sequence[Trend],
-    found: Trends,
+    severity: Severity, trend: Trend, limit: Limit, until: Ends, earliest: float, found: Trends
 ) -> Finding:
     slope, unit = trend.slope, Unit(trend.unit)
     value = float(trend.values[-1])
@@ -163,7 +163,7 @@ def _finding(
         danger=Danger.NONE if is_reclaimed else limit.danger,
         title=printable(f"{trend.host}: {title}"),
         evidence=printable(
-            "; ".join([*_evidence(trend, limit, until), *_parts(trend, causes, found)])
+            "; ".join([*_evidence(trend, limit, until), *_others(trend, limit, found)])
         ),
         figures=figures,
         remedies=(Remedy(effect=remedy, command="kcensus report"),),
@@ -195,36 +195,43 @@ def _evidence(trend: Trend, limit: Limit, until: Ends) -> Iterator[str]:
             yield f"{duration(until[0] - trend.age)} are left"
         if slope.is_cut:
             yield f"counted since {clock(slope.first)}, when the rate last changed"
+        if slope.unseen:
+            yield (
+                f"a cycle of a week looks like growth until records span {human_seconds(WEEK)}, so"
+                " the earliest and the latest day are farther apart"
+            )
         if slope.points < URGENT_POINTS:
             yield f"fewer than {URGENT_POINTS} records cannot show whether the growth slows"
         if until[0] > trend.span:
             times = until[0] / trend.span
             yield f"the forecast reaches {times:.1f} times as far as the records"
-    if limit.danger is Danger.OOM and not trend.is_at_limit:
-        yield "if nothing else used RAM; other users shorten the time"
     if _is_reclaimable(trend):
         yield "the kernel can reclaim most of this memory before memory runs out"
     if trend.is_stale:
         yield "the host has no recent record"
 
 
-def _parts(trend: Trend, causes: Sequence[Trend], found: Trends) -> Iterator[str]:
-    """Yield the growth with the same bytes, and the fastest parts."""
-    other = overlap_of(_growth(trend)[1])
-    for each in found.of(State.GROWING):
-        if each.is_whole and each.is_current and _growth(each)[:2] == (trend.host, other):
-            yield f"overlaps {other}, which grows by {shown_rate(each)}: do not add them"
-            break
-    if causes:
+def _others(trend: Trend, limit: Limit, found: Trends) -> Iterator[str]:
+    """Yield other users of the limit, the growth that contains this one, and the fastest parts."""
+    if limit.danger is Danger.OOM:
+        yield from _users(trend, limit, found)
+    name = growth_of(trend.analysis, trend.metric, trend.unit)
+    if whole := container(trend.host, name, growths(found)):
+        yield f"a part of {whole.words}, which grows by {shown_rate(whole)}"
+    if causes := parts_of(trend, found)[:_MAX_CAUSES]:
         names = "; ".join(f"{each.words} {shown_rate(each)}" for each in causes)
         yield f"fastest parts: {names}"
 
 
-def _fastest_parts(trend: Trend, found: Trends) -> list[Trend]:
-    parts = [
-        each
-        for each in found.of(State.GROWING)
-        if each.subject and each.is_current and not each.same_as and is_part(each)
-        and each.host == trend.host and each.limit == trend.limit
-    ]  # fmt: skip
-    return sorted(parts, key=lambda each: -each.rate)[:_MAX_CAUSES]
+def _users(trend: Trend, limit: Limit, found: Trends) -> Iterator[str]:
+    """Yield what else takes RAM."""
+    kind = trend.analysis, trend.metric
+    if kind == USED:
+        yield "memory in use is RAM without free memory, page cache and reclaimable slabs"
+        return
+    if kind == TOGETHER:
+        yield "slab memory, and memory of memory cgroups, kcopyd and list_lrus outside of slabs"
+    if (used := found.whole(trend.host, *USED)) is not None:
+        yield f"memory in use takes {float(used.values[-1]) / limit.value:.0%} of RAM by now"
+    if not trend.is_at_limit:
+        yield "if nothing else used RAM; other users shorten the time"

@@ -151,7 +151,9 @@ def _points(each: Drawn) -> Iterator[_Point]:
         for moment, value in zip(*(part.tolist() for part in few), strict=True):
             yield _Point(number, moment, boot, value)
     if (slope := trend.slope) is not None:
-        knots: Floats = np.unique([slope.first, slope.middle, slope.last, _end(trend)])
+        end = _end(trend)
+        bend = min(slope.last + slope.unseen, end)
+        knots: Floats = np.unique([slope.first, slope.middle, slope.last, bend, end])
         for moment, *edges in zip(knots.tolist(), *slope.band(knots).tolist(), strict=True):
             yield _Point(number, moment, trend.boot, *edges)
 

@@ -1,25 +1,71 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which series count the same bytes or things."""
+"""The parts of growths: series that share their bytes or things among each other, each once."""
 
 from __future__ import annotations
 
-import fnmatch
+from kcensus.results import MEMORY_USES
+from kcensus.store.ceilings import (
+    AVAILABLE,
+    MACHINE,
+    TOGETHER,
+    USED,
+    container_of,
+    growth_of,
+    is_available,
+)
+from kcensus.store.together import OUTSIDE
+from kcensus.store.trends import State, Trend, Trends
 
-from kcensus.store.trends import Trend
+_CACHES = ("slab", "caches", "bytes")
+"""Analysis, part and metric of slab pages by cache: each page is of one cache."""
+_PARTS = {
+    ("slab", "slab_bytes"): {_CACHES},
+    ("memcgs", "offline_bytes"): {
+        ("memcgs", "summary", f"{name}_bytes")
+        for name in ("structure", "per_cpu", "shrinker_map", "file", "shmem")
+    },
+    ("memcgs", "memcgs_offline"): {("memcgs", "pins", "memcgs")},
+    ("kcopyd", "total_bytes"): {
+        ("kcopyd", "summary", f"{name}_bytes") for name in ("job", "page", "bio", "exception")
+    },
+    TOGETHER: {_CACHES, *((analysis, "summary", metric) for analysis, metric in OUTSIDE)},
+    USED: {(MACHINE, "summary", f"{use}_bytes") for use in MEMORY_USES if use not in AVAILABLE},
+}
+"""Analysis, part and metric of the parts of each whole."""
 
-_NOT_PARTS = ("memcgs", "structures")
-_SAME_PARTS = "active_*"
-"""Columns of tables that count the same again, as a part of another one."""
-_OVERLAPS = {"memory of memory cgroups": "slab memory"}
-"""Growths with bytes of another growth: structures of memory cgroups are slab memory."""
-"""Tables whose rows count the same again, by owner or by kind."""
+
+def parts_of(whole: Trend, found: Trends) -> list[Trend]:
+    """Return the growing parts of a growth, the fastest first; empty for a part."""
+    kinds = _PARTS.get((whole.analysis, whole.metric), set()) if whole.is_whole else set()
+    parts = [
+        each
+        for each in found.of(State.GROWING)
+        if each.is_current
+        and each.host == whole.host
+        and (each.analysis, each.part, each.metric) in kinds
+    ]
+    return sorted(parts, key=lambda each: -each.rate)
 
 
-def is_part(trend: Trend) -> bool:
-    """Return whether a row of a table has bytes or things that no other row counts."""
-    return trend.part not in _NOT_PARTS and not fnmatch.fnmatchcase(trend.metric, _SAME_PARTS)
+def growths(found: Trends) -> dict[tuple[str, str], list[Trend]]:
+    """Return the growing series of running boots by host and growth, the most urgent first.
+
+    Of each growth, the series with a limit come first; among them the one that contains most.
+    """
+    groups: dict[tuple[str, str], list[Trend]] = {}
+    for trend in found.of(State.GROWING):
+        is_asked = not is_available(trend.analysis, trend.metric)
+        if trend.is_current and not trend.is_over and is_asked:
+            name = growth_of(trend.analysis, trend.metric, trend.unit)
+            groups.setdefault((trend.host, name), []).append(trend)
+    for each in groups.values():
+        each.sort(key=lambda trend: (trend.limit is None, -trend.scope))
+    return groups
 
 
-def overlap_of(growth: str) -> str:
-    """Return the name of the growth that has some of the same bytes; empty without one."""
-    return _OVERLAPS.get(growth, "")
+def container(host: str, growth: str, groups: dict[tuple[str, str], list[Trend]]) -> Trend | None:
+    """Return the leading series of the least growth that has nearly all bytes of another one."""
+    while growth := container_of(growth):
+        if trends := groups.get((host, growth)):
+            return trends[0]
+    return None

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from kcensus.charts import shortened
-from kcensus.human import shown_time
+from kcensus.human import human_change, shown_time
+from kcensus.results import MEMORY_USES, Unit
 from kcensus.results.tables import (
     ALWAYS,
+    BYTES,
     COUNT,
     DATA,
     NONE,
@@ -25,10 +27,10 @@ from kcensus.results.tables import (
     Column,
     TableSpec,
 )
-from kcensus.store.ceilings import MAX_EXTRAPOLATION, growth_of
+from kcensus.store.ceilings import MACHINE, MAX_EXTRAPOLATION, USED, noun_of
 from kcensus.store.growth import forecasts
 from kcensus.store.growth.chart import chart
-from kcensus.store.growth.parts import is_part, overlap_of
+from kcensus.store.growth.parts import container, growths, parts_of
 from kcensus.store.growth.words import (
     DAY,
     amount,
@@ -39,7 +41,6 @@ from kcensus.store.growth.words import (
     near,
     shown_limit,
     shown_rate,
-    without_limit,
 )
 from kcensus.store.trends import State, Trend, Trends
 from kcensus.text import printable
@@ -61,7 +62,22 @@ class Shown:
     @cached_property
     def growths(self) -> list[_Growth]:
         """The growths, the most urgent first."""
-        return growths(self.found, self.levels)
+        groups = growths(self.found)
+        return [
+            _Growth(name, container(host, name, groups), trends, self)
+            for (host, name), trends in groups.items()
+        ]
+
+    @cached_property
+    def memory(self) -> list[_Row]:
+        """The uses of RAM of each host, where records have them."""
+        order = [f"{use}_bytes" for use in MEMORY_USES] + [USED[1]]
+        rows = [
+            _Row(each, self.levels)
+            for each in self.found.all
+            if each.analysis == MACHINE and each.metric in order
+        ]
+        return sorted(rows, key=lambda row: (row.trend.host, order.index(row.trend.metric)))
 
     @cached_property
     def drawn(self) -> list[forecasts.Drawn]:
@@ -112,27 +128,27 @@ class _Growth(NamedTuple):
     """What grows together: parts of one amount, or one thing in bytes and as a count."""
 
     name: str
-    overlaps: str
-    """Name of another growth with the same bytes in part; empty without one."""
+    container: Trend | None
+    """The leading series of the growth that has nearly all of its bytes; None without one."""
     trends: list[Trend]
     """Those with a limit first; among them the one that stands for all; then the most urgent."""
-    levels: str
+    shown: Shown
 
     @property
     def lead(self) -> _Row:
-        return _Row(self.trends[0], self.levels)
+        return _Row(self.trends[0], self.shown.levels)
 
     @property
-    def growth(self) -> str:
-        """The name, with that of a growth that has the same bytes."""
-        return self.name + (f" (overlaps {self.overlaps})" if self.overlaps else "")
+    def part_of(self) -> str:
+        """The name of the growth that contains it; empty without one."""
+        return self.container.words if self.container else ""
 
     @property
     def used(self) -> str:
-        """The share of the limit in use, by the last record, or why there is no limit."""
+        """The share of the limit in use, by the last record."""
         trend = self.trends[0]
         if not trend.limit:
-            return without_limit(trend)
+            return "no limit"
         return f"{float(trend.values[-1]) / trend.limit.value:.0%} of {trend.limit.name}"
 
     @property
@@ -148,35 +164,13 @@ class _Growth(NamedTuple):
     @property
     def parts(self) -> str:
         """The fastest parts of the leading series."""
-        lead = self.trends[0]
-        parts = [
-            each
-            for each in self.trends[1:]
-            if each.subject and each.unit == lead.unit and is_part(each)
-        ]
-        parts.sort(key=lambda each: -each.rate)
-        shown = {
-            shortened(each.subject, _MAX_PART): shown_rate(each)
-            for each in reversed(parts[:_MAX_PARTS])
-        }
-        return ", ".join(f"{subject} {rate}" for subject, rate in reversed(shown.items()))
+        parts = parts_of(self.trends[0], self.shown.found)[:_MAX_PARTS]
+        return ", ".join(f"{_part_name(each)} {shown_rate(each)}" for each in parts)
 
 
-def growths(found: Trends, levels: str) -> list[_Growth]:
-    """Return the growing series of running boots by what grows, the first at its limit on top."""
-    groups: dict[tuple[str, str], list[Trend]] = {}
-    for trend in found.of(State.GROWING):
-        if trend.is_current and not trend.is_over:
-            name = growth_of(trend.analysis, trend.metric, trend.unit)
-            groups.setdefault((trend.host, name), []).append(trend)
-    for each in groups.values():
-        each.sort(key=lambda trend: (trend.limit is None, not trend.is_whole))
-    return [
-        _Growth(
-            name, overlap_of(name) if (host, overlap_of(name)) in groups else "", trends, levels
-        )
-        for (host, name), trends in groups.items()
-    ]
+def _part_name(trend: Trend) -> str:
+    noun = noun_of(trend.analysis, trend.metric, trend.unit).removesuffix(" memory")
+    return shortened(trend.subject or noun, _MAX_PART)
 
 
 def _rows(*states: State) -> Callable[[Shown], list[_Row]]:
@@ -258,11 +252,14 @@ _TREND = {
         lambda row: row.until(2)),
 }  # fmt: skip
 GROWTHS = TableSpec("growths", "What grows, and when it is full", {
+    "host": replace(_TREND["host"], show=ALWAYS, get="lead.trend.host"),
     "growth": Column(TEXT, "", ALWAYS,
-        "Series that are parts of one amount; growths that overlap must not be added."),
+        "Series that are parts of one amount. Growths overlap: do not add them.", "name"),
     "rate": Column(TEXT, "", ALWAYS, "Slope of the series that leads.",
         lambda row: shown_rate(row.lead.trend)),
-    "used": Column(TEXT, "", ALWAYS, "Share of the limit in use by the last record."),
+    "used": Column(TEXT, "", ALWAYS,
+        "Share of the limit in use by the last record; the number of offline memory cgroups has "
+        "none, as they release their ids."),
     "earliest": Column(TEXT, "", ALWAYS, "When the upper edge of the band is at the limit.",
         lambda row: row.ends[1]),
     "expected": Column(TEXT, "", ALWAYS,
@@ -270,15 +267,28 @@ GROWTHS = TableSpec("growths", "What grows, and when it is full", {
         lambda row: row.ends[0]),
     "latest": Column(TEXT, "", ALWAYS, "When the lower edge of the band is at the limit.",
         lambda row: row.ends[2]),
-    "parts": Column(TEXT, "largest parts", ALWAYS, "Parts that grow fastest."),
+    "parts": Column(TEXT, "fastest parts", WIDE, "Parts that grow fastest, each byte once."),
+    "part_of": Column(TEXT, "", WIDE, "The growth that has nearly all of its bytes."),
     "series": Column(COUNT, "", WIDE, "Series that are parts of it, in the table growing.",
         lambda row: len(row.trends)),
     "course": replace(_TREND["course"],
-        get=lambda row: course(row.lead.trend, row.levels)),
+        get=lambda row: course(row.lead.trend, row.lead.levels)),
     "leader": Column(TEXT, "leading series", WIDE, "The series with the rate.",
         lambda row: row.lead.metric),
-    "host": replace(_TREND["host"], get="lead.trend.host"),
 }, "A growth, the first to reach its limit on top.", rows="growths")  # fmt: skip
+MEMORY = TableSpec("memory", "What RAM holds", {
+    "host": replace(_TREND["host"], show=ALWAYS),
+    "use": Column(TEXT, "", ALWAYS, "Use of RAM, by the kernel's counters.",
+        lambda row: noun_of(MACHINE, row.trend.metric, row.trend.unit)),
+    "bytes": Column(BYTES, "last record", ALWAYS, "Bytes in the last record.",
+        lambda row: int(row.trend.values[-1])),
+    "change": Column(TEXT, "", ALWAYS, "Change since the first record of the boot.",
+        lambda row: human_change(row.trend.values[-1] - row.trend.values[0], Unit.BYTES)),
+    "rate": replace(_TREND["rate"]),
+    "interval": replace(_TREND["interval"]),
+    "state": replace(_TREND["state"], label="trend", show=ALWAYS),
+}, "A use of RAM; together they are RAM. The last one is the sum of those that the kernel cannot "
+    "give to others.", rows="memory")  # fmt: skip
 CHART = TableSpec("chart", "The way to the limits", {
     "line": Column(TEXT, "records, and the trend until the limit", ALWAYS, "A line of a drawing.",
         is_drawn=True),
@@ -301,8 +311,8 @@ BOOTS = TableSpec("boots", "Boots", {
 }, "A boot of a host.", rows=_boots)  # fmt: skip
 FORECASTS = replace(forecasts.FORECASTS, rows="drawn")
 POINTS = replace(forecasts.POINTS, rows=lambda shown: forecasts.points(shown.drawn))
-TABLES = (GROWTHS, CHART, GROWING, SHRINKING, STEADY, BOOTS, FORECASTS, POINTS)
-FIRST_TABLES = ("growths", "chart")
+TABLES = (GROWTHS, MEMORY, CHART, GROWING, SHRINKING, STEADY, BOOTS, FORECASTS, POINTS)
+FIRST_TABLES = ("growths", "memory", "chart")
 
 
 def _drawn(shown: Shown) -> list[_Line]:

@@ -8,7 +8,7 @@ import re
 
 from kcensus.human import human, human_seconds, shown_time
 from kcensus.results import Unit
-from kcensus.store.ceilings import MAX_EXTRAPOLATION
+from kcensus.store.ceilings import MAX_EXTRAPOLATION, is_available
 from kcensus.store.statistics import medians
 from kcensus.store.trends import Ends, Trend
 
@@ -54,6 +54,8 @@ def without_limit(trend: Trend) -> str:
     """Return why a growing series has no limit."""
     if trend.analysis == "memcgs" and trend.metric == "memcgs_offline":
         return "no limit (offline ones release their ids)"
+    if is_available(trend.analysis, trend.metric):
+        return "no limit (the kernel can give it to others)"
     return "no limit is known"
 
 
@@ -65,8 +67,11 @@ def near(trend: Trend) -> Ends | tuple[()]:
 def days(trend: Trend, *seconds: float) -> list[str]:
     """Return the days so many seconds after the last point, or minutes if one is near or two equal.
 
-    A time that never comes is empty.
+    A time that never comes is empty, and that of the last point is now.
     """
+    if 0 in seconds:
+        rest = iter(days(trend, *later) if (later := [each for each in seconds if each]) else ())
+        return [next(rest) if each else "now" for each in seconds]
     times = [
         (shown_time(float(trend.times[-1]) + each) or "") if math.isfinite(each) else ""
         for each in seconds
@@ -125,6 +130,8 @@ def amount(trend: Trend, value: float) -> str:
 
 def _scaled(trend: Trend, value: float) -> str:
     unit = Unit(trend.unit)
+    if unit is Unit.RATIO:
+        return human(value, unit)
     is_whole = unit is Unit.BYTES or abs(value) >= 10
     return human(round(value) if is_whole else round(value, 2), unit)
 
