@@ -40,7 +40,7 @@ if host and host not in records:
     known = ", ".join(map(shown, records.index))
     raise StoreError(f"host: {host!r} is not in {store!r} (it has {known})")
 every = kcensus.trend(store, since=since or None).tables["growths"]
-urgent = every[every["expected"].str[:1].str.isdigit()] if len(every) else every
+urgent = every[every["expected"].str.match(r"\d|now")] if len(every) else every
 host = host or (urgent if len(urgent) else records.reset_index())["host"].iloc[0]
 history = everything[everything["host"] == host]
 history.attrs = everything.attrs
@@ -83,22 +83,34 @@ display(
         " autocorrelation of the points accounted for."
     )
 )
-days = trend.tables["growths"].set_index("growth")[["rate", "used", *ENDS, "parts"]]
+days = trend.tables["growths"].set_index("growth")[["rate", "used", *ENDS, "parts", "part_of"]]
 if len(days):
     display(days.frame(labels=True).rename_axis(index=None, columns="growth"))
-    text = "Other users of memory make the time shorter; act before the earliest day"
-    display(Markdown(f"*{text}.*"))
+    text = "Rows share bytes: do not add them. Kernel memory together counts each byte once"
+    display(Markdown(f"*{text}. Act before the earliest day.*"))
 if growing.empty and trend.text("too_few_points") != "0":
     text = "Record at least 8 times in one boot: `kcensus record --every 5m` does on a live host"
     display(Markdown(f"*{text}.*"))
 trend
+
+# %%
+uses = trend.tables["memory"].set_index("use")[["bytes", "change", "rate", "interval", "state"]]
+display(Markdown("## What RAM holds"))
+if len(uses):
+    display(uses.frame(labels=True, scale=True).rename_axis(index=None, columns="use"))
+    text = "By the kernel's counters. Memory in use is RAM without free memory, page cache and"
+    display(Markdown(f"*{text} reclaimable slabs, which the kernel can give to others.*"))
+else:
+    text = "These records lack RAM by use: forecasts are of the analysed kernel memory alone, as if"
+    display(Markdown(f"*{text} nothing else used RAM.*"))
 
 # %% [markdown]
 # ## Forecasts
 #
 # Points are records; no line crosses a reboot. The trend goes on as a dashed line to the limit. The
 # band holds 95 % of new records if nothing changes, and reaches the limit at the earliest and the
-# latest time. Without an honest forecast, the chart says why.
+# latest time. Before a week of records, it is wider: a cycle of a week looks like growth. Without an
+# honest forecast, the chart says why.
 
 # %%
 titles = plots.forecasts(trend)
@@ -106,25 +118,32 @@ for number in range(min(charts, len(titles))):
     plots.forecast(trend, number)
 
 # %%
-if len(growing):
-    display(
-        Markdown(
-            "## Which cache, which cgroup, which directory\n\nTotals say that memory grows; the"
-            " rows of tables say where. These are the parts whose memory grows fastest."
-        )
-    )
-parts = {
+PARTS = {
     "slab.caches.bytes": "Slab caches",
     "slab.memcgs.bytes": "Memory cgroups",
     "dentries.directories.negative_bytes": "Directories",
 }
-for metric, title in parts.items():
-    rows = growing[growing["metric"] == metric].sort_values("rate_per_day", ascending=False)
-    if len(rows):
-        display(Markdown(f"**{title}** whose memory grows: {len(rows):,}"))
-        fastest = rows.set_index("subject")[["rate", "interval", "limit_in"]].head(top)
-        shown = fastest.frame(labels=True, scale=True)
-        display(shown.rename_axis(index=None, columns="subject"))
+rising = pd.concat([trend.tables["growing"], trend.tables["steady"]])
+rising = rising[rising["is_current"].astype(bool)]
+rising = rising[rising["rate_per_day"].fillna(0).astype(float) > 0]
+rising = rising.sort_values("rate_per_day", ascending=False)
+if len(growing):
+    display(
+        Markdown(
+            "## Which cache, which cgroup, which directory\n\nTotals say that memory grows; the"
+            " rows of tables say where. These are the parts with the highest rates. Where the"
+            " interval of a rate includes 0, it has no trend."
+        )
+    )
+    for metric, title in PARTS.items():
+        rows = rising[rising["metric"] == metric]
+        if len(rows):
+            count = (rows["state"] == "growing").sum()
+            display(Markdown(f"**{title}** whose memory grows: {count:,}"))
+            columns = ["rate", "interval", "state", "before", "after", "limit_in"]
+            fastest = rows.set_index("subject")[columns].head(top)
+            shown_rows = fastest.frame(labels=True, scale=True)
+            display(shown_rows.rename_axis(index=None, columns="subject"))
 
 # %% [markdown]
 # ## Boots

@@ -27,13 +27,15 @@ _HOSTILE = "<b>\x1b[31m$x^2$\n1"
 _DAY = 86400.0
 
 
-def grown(count: int = 60, noise: float = 1e6, before: int = 0, host: str = "db1") -> Result:
-    """The growth of slab memory by 20 MB each 5 minutes, after a boot with some other records."""
+def grown(
+    count: int = 60, noise: float = 1e6, before: int = 0, host: str = "db1", step: float = 3 * 3600
+) -> Result:
+    """The growth of slab memory by 20 MB each 3 hours, after a boot with some other records."""
     random = np.random.default_rng(0)
     values = np.r_[np.full(before, 2 * GIB), GIB + 20e6 * np.arange(count)]
     values = values + random.normal(0, noise, len(values))
     boots = ["a"] * before + ["b"] * count
-    return growth(history({SLAB: values}, host=host, boots=boots), "store")
+    return growth(history({SLAB: values}, host=host, boots=boots, step=step), "store")
 
 
 def only(result: Result) -> Forecast:
@@ -47,7 +49,7 @@ def test_a_forecast_has_records_trend_band_and_limit() -> None:
     assert (made.title, made.limit, made.limit_value) == ("db1: slab memory", "RAM", 8 * GIB)
     assert [len(times) for times, _ in made.boots] == [60]
     rate = np.diff(made.line) / np.diff(made.times)
-    assert np.allclose(rate, 20e6 / 300, rtol=0.01)
+    assert np.allclose(rate, 20e6 / 10800, rtol=0.01)
     assert (made.low < made.line).all()
     assert (made.line < made.high).all()
     assert (made.first, made.last_record) == (made.boots[0][0][0], made.boots[0][0][-1])
@@ -60,7 +62,7 @@ def test_a_forecast_has_records_trend_band_and_limit() -> None:
     )
     earliest, expected, latest = made.reached
     assert earliest < expected < latest
-    true = made.boots[0][0][0] + (7 * GIB / 20e6) * 300
+    true = made.boots[0][0][0] + (7 * GIB / 20e6) * 10800
     assert earliest < true < latest
 
 

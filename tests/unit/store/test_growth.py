@@ -31,11 +31,12 @@ from tests.unit.store.test_statistics import scatter
 
 pytestmark = pytest.mark.ends
 
+_DAY = 86400.0
 _HOSTILE = "<b>\x1b[31m‮db\n1"
 
 
 def growing(host: str = "db1", start: str = "2026-01-01T00:00Z") -> pd.DataFrame:
-    """The history of a host whose slab fills 8 GiB within a day; most of it is dentries."""
+    """The history of a host whose slab fills 8 GiB in a day, or half of it; most is dentries."""
     random = np.random.default_rng(0)
     grown = 20e6 * np.arange(60)
     return history(
@@ -63,7 +64,7 @@ def test_finding_of_what_fills_ram() -> None:
     }  # fmt: skip
     finding = result.findings[0]
     assert [each.id for each in result.findings] == ["reaches-limit:db1:RAM"]
-    assert (finding.severity, finding.danger) == (Severity.WARNING, Danger.OOM)
+    assert (finding.severity, finding.danger) == (Severity.CRITICAL, Danger.OOM)
     figures = {key: figure.value for key, figure in finding.figures.items()}
     low, high = (float(figures[f"rate_per_day_{end}"] or 0) for end in ("low", "high"))
     assert low <= 20e6 * 288 <= high
@@ -249,7 +250,10 @@ def test_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     document = json.loads(capsys.readouterr().out)
     assert document["analysis"] == "trend"
     assert document["tables"]["growing"][0]["metric"] == "slab.slab_bytes"
-    assert main(["trend", str(store), "--json", "--fail-on", "critical"]) == Exit.DONE
+    # A day and more are expected, and the earliest end is nearer.
+    assert main(["trend", str(store), "--json", "--fail-on", "critical"]) == Exit.FINDING
+    figures = json.loads(capsys.readouterr().out)["findings"][0]["figures"]
+    assert figures["limit_seconds_earliest"]["value"] < _DAY < figures["limit_seconds"]["value"]
 
 
 def test_command_on_a_screen(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
