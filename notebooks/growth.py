@@ -109,8 +109,8 @@ else:
 #
 # Points are records; no line crosses a reboot. The trend goes on as a dashed line to the limit. The
 # band holds 95 % of new records if nothing changes, and reaches the limit at the earliest and the
-# latest time. Before a week of records, it is wider: a cycle of a week looks like growth. Without an
-# honest forecast, the chart says why.
+# latest time. Before a week of records, it is wider: a cycle of a week looks like growth. Without
+# an honest forecast, the chart says why.
 
 # %%
 titles = plots.forecasts(trend)

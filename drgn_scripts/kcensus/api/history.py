@@ -122,10 +122,11 @@ def trend(
         return Result(made, FIRST_TABLES)
     metrics, hosts = (_several(each) or () for each in (metric, host))
     store = Path(source)
-    rows, context = select(store, metrics=metrics, hosts=hosts, since=_time(since))
+    damaged: dict[str, str] = {}
+    rows, context = select(store, metrics=metrics, hosts=hosts, since=_time(since), damaged=damaged)
     result = growth(
         rows, str(source), context=context, now=present(store), provenance=provenance(store),
-        left_out=left_out(store, _time(since), hosts),
+        left_out=left_out(store, _time(since), hosts), damaged=damaged,
     )  # fmt: skip
     return Result(result, () if metrics else FIRST_TABLES)
 

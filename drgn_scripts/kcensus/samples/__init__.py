@@ -37,3 +37,18 @@ def capsule(name: str) -> Path | None:
     path = DIRECTORY / f"{name}.capsule"
     # Not Path.is_file(), which raises an error if the name is too long.
     return path if os.path.isfile(path) else None
+
+
+LOG = "_delta_log"
+"""Directory in a store of ``kcensus record``."""
+
+
+def is_store(path: str | Path) -> bool:
+    """Return whether a directory, or a bundled one of that name, is a store of records."""
+    name = os.fspath(path)
+    places = [name] if os.path.lexists(name) or "/" in name else [os.path.join(DIRECTORY, name)]
+    return any(
+        os.path.isdir(os.path.join(place, *below, LOG))
+        for place in places
+        for below in ((), ("figures",))
+    )

@@ -8,7 +8,7 @@ import os
 import stat
 from pathlib import Path
 
-from kcensus.samples import CAPSULES
+from kcensus.samples import CAPSULES, is_store
 from kcensus.sources.model import DamagedError, TargetError
 from kcensus.text import printable
 
@@ -19,10 +19,14 @@ _KINDS = (
     (stat.S_ISBLK, "is a block device; copy the dump from it into a file"),
 )
 
+_STORE = "is a store of records, not a dump; `kcensus trend` and `kcensus notebook growth` take it"
+
 
 def os_error(name: str, error: OSError) -> TargetError:
     """Return ``error`` as a sentence about the file ``name``, which is printable."""
     if isinstance(error, FileNotFoundError):
+        if is_store(name):
+            return TargetError(f"{name}: {_STORE}")
         near = difflib.get_close_matches(name, CAPSULES, 1) if "/" not in name else []
         hint = f"; did you mean {near[0]}?" if near else ""
         return TargetError(f"{name}: no such file{hint}")
@@ -67,6 +71,8 @@ class FileReader:
                     f"{self.name}: is a directory of a trace of blktrace; pass it with --trace "
                     "(or --traces to kcensus validate)"
                 )
+            if is_store(path):
+                raise TargetError(f"{self.name}: {_STORE}")
             vmcore = os.path.join(os.fspath(path), "vmcore")
             remedy = printable(vmcore) if os.path.isfile(vmcore) else "the vmcore file inside it"
             raise TargetError(f"{self.name}: is a directory; pass {remedy}")

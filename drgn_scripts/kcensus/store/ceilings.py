@@ -64,6 +64,7 @@ _NOUNS = {
     TOGETHER: _ALL_KERNEL,
     (MACHINE, "free_bytes"): "free memory",
     (MACHINE, "page_cache_bytes"): "page cache",
+    (MACHINE, "shmem_bytes"): "shmem (tmpfs)",
     (MACHINE, "slab_reclaimable_bytes"): "reclaimable slab memory",
     (MACHINE, "slab_unreclaimable_bytes"): "unreclaimable slab memory",
     (MACHINE, "page_tables_bytes"): "page tables",

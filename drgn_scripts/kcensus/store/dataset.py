@@ -289,12 +289,14 @@ def read(
     columns: Collection[str] = tuple(SCHEMA.names),
     since: datetime.datetime | None = None,
     until: datetime.datetime | None = None,
+    damaged: dict[str, str] | None = None,
     **equal: Collection[str] | None,
 ) -> pa.Table:
     """Return the rows of a store as an Arrow table, in no particular order.
 
     :param store: a directory, or the name of a bundled store
     :param since: time of the first record, with a time zone; ``until``: of the last
+    :param damaged: takes the names of unreadable files, which are then left out, and the reasons
     :param equal: accepted values of a column, by its name; None accepts any
     :raises StoreError: it is not a store, or it is damaged
     """
@@ -310,20 +312,67 @@ def read(
             day = f"{time_.astimezone(datetime.timezone.utc):%Y-%m-%d}"
             conditions += [compare(ds.field("time"), time_), compare(ds.field("day"), day)]
     matches = functools.reduce(operator.and_, conditions) if conditions else None
+    name = printable(str(store))
     try:
         table = _table(store)
-        _check_size(store, table, matches)
         rows = table.to_pyarrow_dataset(
             schema=SCHEMA, parquet_read_options=ds.ParquetReadOptions(dictionary_columns=_TEXTS)
         )
-        return _decoded(rows.to_table(columns=[*columns], filter=matches))
+        try:
+            return _rows(store, table, rows, columns, matches)
+        except (OSError, pa.ArrowException):
+            lost, readable = _unreadable(store, rows, columns, matches)
+            if not lost:
+                raise
+        if damaged is None:
+            file, reason = next(iter(lost.items()))
+            more = f" (and {len(lost) - 1:,} more)" if len(lost) > 1 else ""
+            raise StoreError(
+                f"the store '{name}' has a file that cannot be read: {file}: {reason}{more}; "
+                "restore it from a backup, or use `kcensus trend`, which leaves it out"
+            )
+        damaged |= lost
+        return _rows(store, table, readable, columns, matches)
     except (OSError, DeltaError, pa.ArrowException) as error:
         raise StoreError(
-            f"the store '{printable(str(store))}' has a file that cannot be read: {_reason(error)}"
+            f"the store '{name}' has a file that cannot be read: {_reason(error)}"
         ) from None
 
 
-def _check_size(store: Path, table: DeltaTable, matches: ds.Expression | None) -> None:
+def _rows(
+    store: Path,
+    table: DeltaTable,
+    rows: ds.Dataset,
+    columns: Collection[str],
+    matches: ds.Expression | None,
+) -> pa.Table:
+    _check_size(store, table, rows, matches)
+    return _decoded(rows.to_table(columns=[*columns], filter=matches))
+
+
+def _unreadable(
+    store: Path, rows: ds.Dataset, columns: Collection[str], matches: ds.Expression | None
+) -> tuple[dict[str, str], ds.Dataset]:
+    """Return the damaged files below a store with the reasons, and the rows of the others.
+
+    The error of a whole dataset does not name the file.
+    """
+    lost, kept = {}, []
+    for fragment in rows.get_fragments():
+        try:
+            if matches is None or next(iter(fragment.split_by_row_group(matches)), None):
+                _check_file(fragment)
+                fragment.to_table(columns=[*columns], schema=SCHEMA, filter=matches)
+            kept.append(fragment)
+        except (OSError, pa.ArrowException) as error:
+            path = printable(str(fragment.path)).removeprefix(f"{printable(str(store))}/")
+            lost[path] = _reason(error).rstrip(".")
+    return lost, ds.FileSystemDataset(kept, rows.schema, rows.format, rows.filesystem)
+
+
+def _check_size(
+    store: Path, table: DeltaTable, dataset: ds.Dataset, matches: ds.Expression | None
+) -> None:
     """Refuse files that would take more memory than any store: kilobytes inflate to gigabytes.
 
     :param matches: what is asked for; files of other hosts and days are not read
@@ -334,13 +383,21 @@ def _check_size(store: Path, table: DeltaTable, matches: ds.Expression | None) -
         if not stat.S_ISREG(os.stat(file).st_mode):
             raise OSError(0, "something that is no regular file")
     rows = 0
-    for file in table.to_pyarrow_dataset().get_fragments(filter=matches):
+    for file in dataset.get_fragments(filter=matches):
+        _check_file(file)
         # Equal rows take bytes in the file, but hundreds each in memory.
         if (rows := rows + file.metadata.num_rows) > _MAX_ROWS:
             raise OSError(0, f"more than {_MAX_ROWS:,} rows; ask for one host, or a shorter time")
-        size = sum(group.total_byte_size for group in file.row_groups)
-        if size > _MAX_FILE:
-            raise OSError(0, f"a file of {size} bytes, uncompressed")
+
+
+def _check_file(file: ds.ParquetFileFragment) -> None:
+    """Refuse a file that inflates to more than any that is written.
+
+    :raises OSError: it is too large
+    """
+    size = sum(group.total_byte_size for group in file.row_groups)
+    if size > _MAX_FILE:
+        raise OSError(0, f"a file of {size} bytes, uncompressed")
 
 
 def _decoded(table: pa.Table) -> pa.Table:

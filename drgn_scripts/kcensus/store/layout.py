@@ -9,11 +9,9 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from kcensus.samples import DIRECTORY
+from kcensus.samples import DIRECTORY, LOG
 from kcensus.text import bounded
 
-LOG = "_delta_log"
-"""Directory in a store with the log, which lists the files with rows."""
 UNKNOWN_HOST = "(unknown)"
 UNNAMED = (UNKNOWN_HOST, "(none)", "localhost")
 """Names of several machines."""

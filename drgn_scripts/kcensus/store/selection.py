@@ -29,11 +29,13 @@ def select(
     metrics: Collection[str] = (),
     hosts: Collection[str] = (),
     since: datetime.datetime | None = None,
+    damaged: dict[str, str] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows of a store for trends, and the rows of their context.
 
     :param metrics: ``KEY``, ``ANALYSIS.KEY`` or ``ANALYSIS.TABLE.COLUMN``; all amounts if empty
     :param hosts: all if empty
+    :param damaged: takes the names of unreadable files, which are left out, and the reasons
     :raises StoreError: it is not a store, or has no such metric or host
     """
     hosts = [bounded_host(printable(host)) for host in hosts]
@@ -41,7 +43,10 @@ def select(
     is_together = TOGETHER[1] in keys
     keys |= {metric for _, metric in CONTEXT} if keys else set()
     keys |= INPUTS if is_together else set()
-    every = _read(store, (*NEEDED, LIVE), metric=keys or None, host=hosts or None, since=since)
+    every = _read(
+        store, (*NEEDED, LIVE), metric=keys or None, host=hosts or None, since=since,
+        damaged=damaged,
+    )  # fmt: skip
     known = with_together(every) if is_together else every
     rows = _matching(known, metrics) if metrics else amounts(every)
     # A name missing since a time must have been there at some time.
@@ -69,7 +74,9 @@ def left_out(
         return {}
     wanted = [bounded_host(printable(host)) for host in hosts] or None
     # One row of each record: every analysis has one.
-    rows = _read(store, ("host", "time"), host=wanted, metric=["failed"], part=["quality"])
+    rows = _read(
+        store, ("host", "time"), host=wanted, metric=["failed"], part=["quality"], damaged={}
+    )
     last = rows.groupby("host")["time"].max()
     return {str(host): time for host, time in last.items() if time < since}
 
@@ -93,7 +100,7 @@ def _matching(rows: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
 
 def _refuse_unknown(store: Path, kind: str, name: str) -> None:
     columns = ["analysis", "metric"] if kind == "metric" else ["host"]
-    known = _read(store, columns).drop_duplicates()
+    known = _read(store, columns, damaged={}).drop_duplicates()
     names = [".".join(row) for row in known.itertuples(index=False, name=None)]
     keys = {each.rpartition(".")[2] for each in names} if kind == "metric" else set()
     parts = name.split(".")

@@ -78,14 +78,17 @@ def _run(
     check_tables(showing, [spec.name for spec in TABLES])
     is_screen = not any((showing.json, showing.csv, showing.parquet, showing.html, showing.svg))
     is_unicode = (stdout().encoding or "").lower().startswith("utf") or not is_screen
+    damaged: dict[str, str] = {}
     with progress_bars(reading.no_progress) as progress:
         with progress.step("reading the store", 0):
-            rows, context = select(store, metrics=metrics, hosts=hosts, since=since)
+            rows, context = select(
+                store, metrics=metrics, hosts=hosts, since=since, damaged=damaged
+            )
         levels = BLOCKS if is_unicode else LETTERS
         result = growth(
             rows, str(store), context=context, now=present(store), levels=levels,
             provenance=provenance(store), left_out=left_out(store, since, hosts),
-            progress=progress,
+            damaged=damaged, progress=progress,
         )  # fmt: skip
     # A user who asks for one metric wants its trend whichever way it goes.
     return show(result, showing, () if metrics else FIRST_TABLES)

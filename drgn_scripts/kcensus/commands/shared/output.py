@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kcensus.reports import Report
 
 
+_OTHER_PICTURES = (".png", ".jpg", ".jpeg", ".pdf", ".gif", ".webp", ".html")
 _STARTS = {"--json": b"{", "--reply": b"W"}
 """First bytes of what options with an optional file write."""
 
@@ -54,6 +55,10 @@ def check_output(showing: Showing) -> None:
     for option, path in files:
         if path and path.is_dir():
             raise click.UsageError(f"{option}: '{path}' is a directory; give a file.")
+        if path and option == "--svg" and path.suffix.lower() in _OTHER_PICTURES:
+            raise click.UsageError(
+                f"{option}: '{path}' is the name of another kind of file; end it with .svg."
+            )
         if path and not path.parent.is_dir():
             raise click.UsageError(f"{option}: '{path.parent}' is not a directory.")
     if showing.parquet and find_spec("pyarrow") is None:

@@ -41,6 +41,10 @@ _ZEROS = "starts with zeros: it is not a memory dump, or was never written; dump
 _UNKNOWN = "is not a memory dump that drgn can read; pass an ELF or kdump-compressed vmcore"
 # A raw image has all pages of a machine.
 _MIN_IMAGE_BYTES, _PAGE_BYTES = 16 << 20, 4096
+_DOCUMENT = re.compile(rb'\s*\{\s*"(schema|kcensus)"')
+_SAVED = (
+    "is a JSON document of kcensus, not a memory dump; `kcensus record` and `kcensus diff` take it"
+)
 _BLKPARSE = re.compile(rb" *\d+,\d+ +\d+ +\d+ +\d+\.\d{9} +\d+ ")
 """The first line of blkparse's output."""
 # (offset, magic, kind of file and next step).
@@ -147,6 +151,8 @@ def _why_not_a_dump(start: bytes) -> str:
         return _ZEROS
     if _BLKPARSE.match(start):
         return _TRACE
+    if _DOCUMENT.match(start):
+        return _SAVED
     if _is_text(start):
         return "is a text file, not a memory dump; pass a vmcore"
     return _UNKNOWN

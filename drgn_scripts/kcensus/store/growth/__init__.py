@@ -35,6 +35,7 @@ def growth(
     levels: str = BLOCKS,
     provenance: str = "",
     left_out: Mapping[str, pd.Timestamp] = MappingProxyType({}),
+    damaged: Mapping[str, str] = MappingProxyType({}),
     progress: Progress | None = None,
 ) -> Result:
     """Return the growth in a history, its rates, and the times to its limits.
@@ -47,6 +48,7 @@ def growth(
     :param levels: characters of courses, the lowest one first
     :param provenance: how the records were made, if that is unusual
     :param left_out: hosts without a record since the wanted time, and their last records
+    :param damaged: files of the store that cannot be read, and the reasons
     :raises KeyError: a column is missing
     """
     found = trends(history, progress, context=context, now=now)
@@ -76,7 +78,7 @@ def growth(
     result.findings = [*findings(found)]
     if counts[State.GROWING] == ended and not result.findings:
         result.nothing = _nothing(counts, len(hosts), max(seconds, default=0.0))
-    result.gaps = [*_gaps(found, hosts, left_out)]
+    result.gaps = [*_damaged(damaged), *_gaps(found, hosts, left_out)]
     result.counted = _counted(found)
     return result
 
@@ -95,6 +97,13 @@ def _counted(found: Trends) -> str:
         last = found.boots["last"].max()
         return f"counted from the last record, {last:%Y-%m-%d %H:%M} UTC" if pd.notna(last) else ""
     return f"counted from now, {clock(found.now)}"
+
+
+def _damaged(files: Mapping[str, str]) -> Iterator[Gap]:
+    if files:
+        named = listed([f"{name}: {why}" for name, why in files.items()], _MAX_STALE, "; ")
+        effect = "the records in them are missing; restore the files from a backup"
+        yield Gap("files", f"cannot be read: {named}", len(files), effect)
 
 
 def _gaps(

@@ -71,7 +71,7 @@ class Shown:
     @cached_property
     def memory(self) -> list[_Row]:
         """The uses of RAM of each host, where records have them."""
-        order = [f"{use}_bytes" for use in MEMORY_USES] + [USED[1]]
+        order = [USED[1], *(f"{use}_bytes" for use in MEMORY_USES)]
         rows = [
             _Row(each, self.levels)
             for each in self.found.all
@@ -287,8 +287,8 @@ MEMORY = TableSpec("memory", "What RAM holds", {
     "rate": replace(_TREND["rate"]),
     "interval": replace(_TREND["interval"]),
     "state": replace(_TREND["state"], label="trend", show=ALWAYS),
-}, "A use of RAM; together they are RAM. The last one is the sum of those that the kernel cannot "
-    "give to others.", rows="memory")  # fmt: skip
+}, "A use of RAM; together they are RAM. Memory in use, on top, is the sum of those that the "
+    "kernel cannot give to others.", rows="memory")  # fmt: skip
 CHART = TableSpec("chart", "The way to the limits", {
     "line": Column(TEXT, "records, and the trend until the limit", ALWAYS, "A line of a drawing.",
         is_drawn=True),
