@@ -25,7 +25,10 @@ _PLATFORM = "x86_64-manylinux_2_28"
 _SCRIPTS = ("kcensus", "drgn", "drgn-crash")
 UNITS = Path("usr/lib/systemd/system")
 SHARE = Path("usr/share/kcensus")
-_UNIT_FILES = {"kcensus": ("kcensus-watch.*", "kcensus-.service.d/*"), STORE: ("kcensus-record.*",)}
+_UNIT_FILES = {
+    "kcensus": ("kcensus-watch.*", "kcensus-.service.d/*"),
+    STORE: ("kcensus-record.*", "kcensus-trend.*"),
+}
 _HERE = ("packages", "container")
 """Folders of contrib/ that no package has."""
 

@@ -89,7 +89,8 @@ def trend(
 ) -> Result:
     """Return the growth in a store, its rates, and the times to its limits.
 
-    The table ``growths`` has what grows, with the days of its limit; ``forecasts`` and
+    The table ``growths`` has what grows, with the days of its limit; ``memory`` has RAM by use,
+    where records have it; ``forecasts`` and
     ``forecast_points`` what :func:`kcensus.plots.forecast` draws. ``growing`` has the most urgent
     series first; ``shrinking`` and ``steady`` have the
     others. Rates have a 95 % interval.

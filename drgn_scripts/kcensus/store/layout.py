@@ -9,9 +9,11 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from kcensus.samples import DIRECTORY, LOG
+from kcensus import samples
 from kcensus.text import bounded
 
+LOG = samples.LOG
+"""Directory in a store with the log, which lists the files with rows."""
 UNKNOWN_HOST = "(unknown)"
 UNNAMED = (UNKNOWN_HOST, "(none)", "localhost")
 """Names of several machines."""
@@ -61,7 +63,7 @@ def located(store: Path) -> Path:
     """
     if not (store / LOG).is_dir() and (store / FIGURES / LOG).is_dir():
         return store / FIGURES
-    bundled = DIRECTORY / store
+    bundled = samples.DIRECTORY / store
     is_bundled = store.parent == Path() and not os.path.lexists(store)
     return bundled if is_bundled and os.path.isdir(bundled / LOG) else store
 

@@ -14,6 +14,7 @@ from kcensus.commands import commands
 UNITS = Path(__file__).parents[3] / "docs" / "monitoring" / "systemd"
 SERVICES = sorted(UNITS.glob("*.service"))
 assert SERVICES
+_STORE = "/var/lib/kcensus/series"
 HIDES_KCORE = {"ProtectKernelTunables", "ProcSubset", "PrivateUsers", "PrivateDevices"}
 
 
@@ -64,6 +65,10 @@ def test_the_options_of_a_service_exist(path: Path, monkeypatch: pytest.MonkeyPa
     _, name, *args = shlex.split(settings["ExecStart"])
     assert path.stem == f"kcensus-{name}"
     values = commands()[name].load().make_context(name, args).params
+    if name == "trend":  # it reads a store, and writes nothing
+        assert (values["fail_on"], Path(values["store"])) == ("warning", Path(_STORE))
+        assert _parsed(path)["Unit"]["ConditionPathExists"].startswith(_STORE)
+        return
     assert values["max_memory"] == 512 << 20
     written = values["store"] if name == "record" else values["metrics"]
     writable = [settings.get("ReadWritePaths", "").removeprefix("-")]

@@ -24,7 +24,9 @@ interval that allows for the likeness of neighbouring records, and for daily cyc
 the rate last changed. "No trend" means that chance or a cycle explains the rise.
 
 The series that reaches its limit first is on top: RAM for memory, 65,535 for ids of memory cgroups,
-snapshot_cow_threshold for copies of a snapshot. A limit reached already or within 30 days is a
+snapshot_cow_threshold for copies of a snapshot. Growths share bytes: "kernel memory together" has
+each byte once, and "memory in use" is RAM without free memory, page cache and reclaimable slabs, in
+records that have RAM by use. A limit reached already, or within 30 days at the earliest, is a
 finding, so that --fail-on can alert: critical from a day on, a warning from 7 days on. It is at
 most a notice if the kernel can reclaim most of the growth, or if the limit only makes tasks wait.
 It is at most a warning if fewer than {URGENT_POINTS} records show it, unless the limit is nearer
@@ -36,7 +38,8 @@ host that recorded its running kernel and has no recent record is a finding, too
 Beyond {MAX_EXTRAPOLATION} times the span of its records, a series has no forecast and no finding.
 
 The band holds 95 % of new records if the growth goes on; its edges reach the limit at the earliest
-and the latest time. --html and --svg draw records, trend, band and limit.
+and the latest time. Until records span 7 days, it allows for the unseen part of a week. --html and
+--svg draw records, trend, band and limit.
 
 Without --metric, all amounts of all analyses get a trend; shares, settings and savings by patches
 do not."""

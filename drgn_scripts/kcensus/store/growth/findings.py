@@ -230,7 +230,10 @@ def _users(trend: Trend, limit: Limit, found: Trends) -> Iterator[str]:
         yield "memory in use is RAM without free memory, page cache and reclaimable slabs"
         return
     if kind == TOGETHER:
-        yield "slab memory, and memory of memory cgroups, kcopyd and list_lrus outside of slabs"
+        yield (
+            "counts slab memory, and memory of memory cgroups, kcopyd and list_lrus outside of"
+            " slabs, each byte once"
+        )
     if (used := found.whole(trend.host, *USED)) is not None:
         yield f"memory in use takes {float(used.values[-1]) / limit.value:.0%} of RAM by now"
     if not trend.is_at_limit:

@@ -39,14 +39,13 @@ _FILE = summary("memcgs", "file_bytes")
 _STRUCTURES = summary("memcgs", "structure_bytes")
 
 
-def shared(**more: Any) -> dict[Key, Any]:
+def shared() -> dict[Key, Any]:
     """Slab memory, and offline memory cgroups whose structures are slab memory."""
     structures, per_cpu, shmem = (GIB + rate * _MIB * _STEPS for rate in (20, 5, 10))
-    series = {
+    return {
         SLAB: GIB + structures, _STRUCTURES: structures, _PER_CPU: per_cpu, _SHMEM: shmem,
         _FILE: np.full(len(_STEPS), 7.0), _OFFLINE: structures + per_cpu + shmem + 7,
     }  # fmt: skip
-    return series | more
 
 
 def rows_of(series: dict[Key, Any], ram: int = 8 * GIB) -> pd.DataFrame:
@@ -193,7 +192,7 @@ def test_memory_in_use_is_the_whole() -> None:
 
 
 def test_programs_that_fill_their_memory_after_a_start_are_no_emergency() -> None:
-    used = 2 * GIB + 600 * _MIB * np.arange(20)
+    used = 2 * GIB + 600 * _MIB * _STEPS[:20]
     (finding,) = growth(history(memory(used), ram_bytes=16 * GIB), "store").findings
     assert finding.severity is Severity.WARNING
     (finding,) = growth(history(memory(used + 3 * GIB), ram_bytes=16 * GIB), "store").findings
