@@ -27,8 +27,8 @@ Ids: TypeAlias = npt.NDArray[np.int32]
 
 _MAX_SHEAF = 1 << 16
 """Largest number of objects in a sheaf or array, or of sheaves in a barn; more is damage."""
-_KERNEL = np.uint64(1 << 63)
-"""Addresses of the kernel begin here or above."""
+_NO_ALIEN = np.uint64(0x01020304)
+"""In place of a pointer to arrays of other nodes: BAD_ALIEN_MAGIC of v4.4, without CONFIG_NUMA."""
 _BLOCK = 1 << 18
 """Per-CPU structures to read at a time: with child caches there can be millions."""
 
@@ -236,8 +236,7 @@ class _Search:
         node = gather(self.memory, nodes, members, self.faults)
         self.lost += [unknown, node_caches[~node.readable]]
         shared = node["shared"] != 0
-        # Without CONFIG_NUMA, the pointer can be a number with a meaning of its own.
-        has_alien = node["alien"] >= _KERNEL
+        has_alien = (node["alien"] != 0) & (node["alien"] != _NO_ALIEN)
         alien, alien_ids = self.aliens(node["alien"][has_alien], node_caches[has_alien])
         array = np.concatenate([own, node["shared"][shared], alien])
         ids = np.concatenate([own_ids, node_caches[shared], alien_ids])
