@@ -37,7 +37,7 @@ def _written(redact: tuple[str, ...]) -> list[Any]:
     told: list[Any] = []
     with tempfile.TemporaryFile() as file:
         files = {CAPSULE: file.fileno()}
-        order = Order("record", 0, None, Reading(), files, redact=redact)
+        order = Order("record", None, Reading(), files, redact=redact)
         capsules = Capsules(
             order, cast(Recording, recording), SilentProgress(), lambda *each: told.append(each)
         )
