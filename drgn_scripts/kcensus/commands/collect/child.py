@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kcensus.commands.collect import reasons
 from kcensus.commands.collect.capsules import Capsules
 from kcensus.commands.collect.files import keep, kept, packed_bytes, room_on, writing
-from kcensus.commands.collect.order import CAPSULE, FIRST, FORMS, LIFT, SIZE, TIME, Order
+from kcensus.commands.collect.order import CAPSULE, FIRST, FORMS, LIFT, RECORDED, SIZE, TIME, Order
 from kcensus.commands.collect.timing import OutOfTime, alarm
 from kcensus.limits import limit_share, memory, own_process, yield_to_others
 from kcensus.text import printable
@@ -137,16 +137,19 @@ class _Work:
                 self._record(target)
 
     def _leave_time(self) -> None:
-        """Stop analyses early enough to render the report.
+        """Stop analyses early enough to render the report, but not before they begin.
 
         Where other programs keep the CPUs busy, that takes up to as long as imports and opening.
         """
-        order, now = self._order, time.monotonic()
-        is_rendered = order.work == "report" or not order.redact
-        if order.until is not None and self._analyses_until is not None and is_rendered:
-            least = now + _SOON * (order.until - now)
+        order, now, until = self._order, time.monotonic(), self._analyses_until
+        if order.until is None or until is None:
+            return
+        left = order.until - now
+        if order.work == "report" or not order.redact:
             latest = order.until - (now - order.started)
-            self._analyses_until = min(self._analyses_until, max(least, latest))
+            self._analyses_until = min(until, max(now + _SOON * left, latest))
+        else:
+            self._analyses_until = max(until, now + RECORDED * left)
 
     def _record(self, target: Target) -> None:
         from kcensus.capsule import Recording

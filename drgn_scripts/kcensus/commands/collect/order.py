@@ -13,6 +13,9 @@ FORMS = ("report.txt", "report.json", "report.html")
 CAPSULE = "case.capsule"
 FIRST = ("waits", "iosched", "kcopyd", "list-lru", "memcgs", "slab", "dentries")
 """Analyses from cheap to dear."""
+RECORDED = 0.35
+"""Share of the time after which analyses stop whose names are then redacted, for a second report:
+of all of a target's time, or if more is left, of that left when it is open."""
 TIME, SIZE = "the time limit (--max-time)", "the size limit (--max-size)"
 LIFT = "--full lifts it"
 

@@ -21,7 +21,16 @@ from kcensus.analyses import analyses
 from kcensus.analyses.failures import OTHER
 from kcensus.commands.collect.archive import File, write
 from kcensus.commands.collect.files import NO_OUTPUT, packed_bytes
-from kcensus.commands.collect.order import CAPSULE, FORMS, LIFT, SIZE, TIME, Account, Order
+from kcensus.commands.collect.order import (
+    CAPSULE,
+    FORMS,
+    LIFT,
+    RECORDED,
+    SIZE,
+    TIME,
+    Account,
+    Order,
+)
 from kcensus.commands.collect.reasons import NO_ROOM
 from kcensus.commands.collect.versions import versions
 from kcensus.commands.shared.options import Reading
@@ -38,8 +47,6 @@ _ANALYSES = 0.75
 """Share of a target's time after which its analyses stop."""
 _REPORTED = 0.88
 """Share after which a process without a report is killed, so that one is made of its parts."""
-_RECORDED = 0.35
-"""Share after which the analyses of a target stop whose names are redacted."""
 _REREAD, _RENDERED = 0.92, 0.95
 """The same two shares for the report on a redacted capsule."""
 _LEAST_MEMORY = 320 << 20
@@ -249,7 +256,7 @@ class _Target:
     def _collect_redacted(self) -> None:
         """Report on the redacted capsule alone, so that no name comes from elsewhere."""
         account = self._account
-        self._run(self._order("record", _RECORDED, 1.0), None)
+        self._run(self._order("record", RECORDED, 1.0), None)
         if account.has_report or not account.capsule:  # the target is a redacted capsule
             return
         account.error = account.error_kind = ""
