@@ -55,13 +55,16 @@ if provenance := history.attrs.get("provenance"):
     display(Markdown(f"**These records are {shown(provenance)}.**"))
 
 if len(records) > 1:
-    dates = urgent.drop_duplicates("host").set_index("host")["expected"].to_dict()
+    first = urgent.drop_duplicates("host").set_index("host")
+    dates = {
+        each: f"{row['expected']}, earliest {row['earliest']}" for each, row in first.iterrows()
+    }
     others = [
         f"{shown(each)} ({dates[each]})" if each in dates else shown(each)
         for each in [*dates, *records.index.difference([*dates])]
         if each != host
     ]
-    text = f"Other hosts, with the first day at which one is full: {', '.join(others)}"
+    text = f"Other hosts, with the expected day on which one is full: {', '.join(others)}"
     display({"text/plain": text}, raw=True)
 
 # %% [markdown]

@@ -112,6 +112,19 @@ _LONG_WAIT = {
 }
 _STALE = {"kcensus_last_sample_timestamp_seconds": "0x800", "kcensus_interval_seconds": "300x800"}
 _SHARE = "kcensus_memcgs_share_of_ram_ratio"
+_OUTSIDE = ("per_cpu", "shmem", "anon", "kernel")
+_SAMPLED = {"kcensus_up": "1x7000"}
+
+
+def _filling(each: float) -> dict[str, str]:
+    """Return series of a kernel whose memory grows by so many GB a minute, of 8 GB; no kcopyd."""
+    outside = {f"kcensus_memcgs_{name}_bytes": "0x7000" for name in _OUTSIDE}
+    outside["kcensus_memcgs_shmem_bytes"] = f"0+{each * 1e9 / 2}x7000"
+    ratio = {"kcensus_slab_share_of_ram_ratio": f"0.125+{each / 16}x7000"}
+    return {**_SAMPLED, **outside, **ratio, "kcensus_slab_slab_bytes": f"1e9+{each * 1e9 / 2}x7000"}
+
+
+_TOTAL, _AVAILABLE = "node_memory_MemTotal_bytes", "node_memory_MemAvailable_bytes"
 
 
 def _cut(series: dict[str, str], minutes: int) -> dict[str, str]:
@@ -126,6 +139,13 @@ def _cut(series: dict[str, str], minutes: int) -> dict[str, str]:
         ("KernelTasksBlocked", "90m", {**_ALIVE, **_LONG_WAIT}),
         ("KernelMemoryGrowsWithoutEnd", "10h", {**_ALIVE, _SHARE: "0.01+0.0001x800"}),
         ("KernelRequestsNotDispatched", "45m", {**_ALIVE, **_STANDING}),
+        ("KernelMemoryFullInAWeek", "100h", _filling(0.0006)),
+        ("", "100h", _filling(0.0001)),
+        (
+            "HostMemoryFullInAWeek",
+            "100h",
+            {**_SAMPLED, _TOTAL: "9e9x7000", _AVAILABLE: "8e9-6e5x7000"},
+        ),
         ("KcensusStale", "50m", {**_ALIVE, **_STALE}),
         ("KcensusAbsent", "30m", {"kcensus_up": "1x5 _x55"}),
         ("", "45m", {**_UP, "kcensus_last_census_timestamp_seconds": "0x800", **_DEADLOCK}),
