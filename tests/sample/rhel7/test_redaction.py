@@ -20,7 +20,8 @@ from kcensus.redaction.user_names import kernel_words
 from kcensus.results import Result
 from kcensus.sources import Target, open_target
 from kcensus.sources.capsule.container import Reader
-from tests.sample.rhel7.conftest import DATA, PACK, Guest
+from tests.sample.guest import Guest
+from tests.sample.rhel7.conftest import DATA, PACK
 from tests.vm.capsules import KEY, assert_same_without_names, pages
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,9 @@ from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.sources import TargetError, open_target
 from tests.running import document
+from tests.sample.guest import Guest
 from tests.sample.rhel7 import vmcores
-from tests.sample.rhel7.conftest import DATA, PACK, Guest
+from tests.sample.rhel7.conftest import DATA, PACK
 from tests.unit.sources.packs.synthetic import put_together, take_apart
 from tests.unit.sources.test_open import vmlinux
 
