@@ -37,6 +37,11 @@ LEGACY_SWITCH_RISK = (
     "order of their arrival; its weights and limits no longer apply"
 )
 """blk_queue_bypass_start() (3.5 to 4.20) drains the scheduler, and does not block new requests."""
+LEGACY_UNTIL = (
+    "reboot; to keep it, boot with elevator={} (for all disks), or set the scheduler of this disk "
+    "in a udev rule; tuned may set another one: see its profile"
+)
+"""elevator= is for legacy queues, up to v4.20."""
 
 
 def severity(seconds: float, steps: Steps) -> Severity | None:

@@ -104,7 +104,8 @@ ON_TIMERS = frozenset(
 )
 """Functions that sleep until a timer fires, whatever else happens."""
 _SYSCALLS = tuple(prefix for each in KNOWN for prefix in each.syscalls)
-_ENTRIES = (*_SYSCALLS, "__se_sys_", "__do_sys_", "ksys_", "sys_")
+# Up to v4.16, SYSCALL_DEFINE() made an alias of each: ``SyS_``.
+_ENTRIES = (*_SYSCALLS, "__se_sys_", "__do_sys_", "ksys_", "sys_", "SyS_", "compat_SyS_")
 _THREADS = frozenset({"kthread", "ret_from_fork", "ret_from_fork_asm", "kernel_thread_helper"})
 
 

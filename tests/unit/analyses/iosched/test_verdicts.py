@@ -289,6 +289,7 @@ class Waits(SimpleNamespace):
 
 def test_tasks_that_no_request_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks_module, "disk_names", lambda *args: ["sda", "", "", "", "", "sda"])
+    monkeypatch.setattr(tasks_module, "behind_tasks", lambda *args: NONE)
     found: Any = figures()
     found.waits = Waits(
         function=["blk_mq_get_tag", "mutex_lock", "msleep", "mutex_lock", "pipe_write", "xfs_buf"],
@@ -311,6 +312,7 @@ def test_tasks_that_wait_for_an_object_of_any_kind(
     kind: WaitKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks_module, "disk_names", lambda *args: [""])
+    monkeypatch.setattr(tasks_module, "behind_tasks", lambda *args: NONE)
     found: Any = figures()
     found.waits = Waits(
         function=["f"],
@@ -337,6 +339,7 @@ def test_tasks_without_a_tag_are_part_of_the_finding_that_there_is_none(
     ids: set[str], kinds: list[WaitKind], part_of: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks_module, "disk_names", lambda *args: ["sda", "sda"])
+    monkeypatch.setattr(tasks_module, "behind_tasks", lambda *args: NONE)
     found: Any = figures()
     found.waits = Waits(
         function=["blk_mq_get_tag"] * 2,

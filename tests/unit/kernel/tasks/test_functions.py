@@ -47,6 +47,9 @@ _STACKS = """
     do_filp_open do_sys_openat2 __x64_sys_openat do_syscall_64
 6.1 do_renameat2 LOCK rename struct rw_semaphore
     __schedule schedule rwsem_down_write_slowpath.isra.0 do_renameat2 __x64_sys_rename
+3.10 xfs_flush_inodes OTHER pwrite64 -
+    __schedule schedule schedule_timeout __wait_for_common wait_for_completion xfs_flush_inodes
+    vfs_write SyS_pwrite64 system_call
 6.1 xfsaild TIMER xfsaild -
     __schedule schedule schedule_timeout xfsaild kthread ret_from_fork
 6.1 wait_for_in_progress OTHER - -

@@ -39,6 +39,20 @@ def requests_of(waiting: Waiting, requests: Requests) -> Joins:
     return Joins(lane, row, np.asarray(is_proven), evidence)
 
 
+def behind_tasks(waiting: Waiting, rows: Numbers) -> Numbers:
+    """Return which of some tasks in state D surely wait for a task that waits for a request."""
+    graph, tasks = waiting.graph.sure, waiting.blocked.task.tolist()
+    is_request = np.array([kind is REQUEST for kind in graph.kind], np.bool_)
+    found = []
+    for row in rows.tolist():
+        node = graph.index[TASK, tasks[row]]
+        reached = graph.reached([node])
+        others = [each for each in np.flatnonzero(reached & graph.is_task).tolist() if each != node]
+        if others and (graph.reached(others) & is_request).any():
+            found.append(row)
+    return np.array(found, np.int64)
+
+
 def holders(waiting: Waiting) -> Numbers:
     """Return the PID of the holder of the object of each task in state D; 0 if unknown."""
     graph, found = waiting.graph, np.zeros(len(waiting.blocked), np.int64)

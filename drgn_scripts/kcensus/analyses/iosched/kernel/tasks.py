@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from kcensus.analyses.iosched.degrees import severity, shortest_ns
 from kcensus.analyses.iosched.kernel.figures import Figures
-from kcensus.analyses.iosched.kernel.sleepers import disk_names, holders
+from kcensus.analyses.iosched.kernel.sleepers import behind_tasks, disk_names, holders
 from kcensus.analyses.remedies import with_types_first
 from kcensus.engine.memory import Numbers
 from kcensus.human import counted, human_seconds, listed
@@ -134,6 +134,16 @@ def blocked(figures: Figures, ids: Collection[str] = ()) -> Iterator[Finding]:
     (kind, disk), most = causes.most_common(1)[0]
     cause = f"tags-exhausted:{printable(disk)}"
     is_tag = kind is WaitKind.TAG and most == len(rows) and cause in ids
+    indirect = behind_tasks(figures.waiting, rows)
+    behind_them = (
+        f". {counted(len(indirect), 'task')} of these {'waits' if len(indirect) == 1 else 'wait'} "
+        f"for a task that waits for a request: {_named(figures, indirect, set(indirect.tolist()))}"
+        if len(indirect)
+        else ""
+    )
+    request = "a request themselves" if len(indirect) else "any known request"
+    if len(rows) == 1:
+        request = request.replace("themselves", "itself")
     finding = Finding(
         id="tasks-blocked",
         tasks=frozenset(waits.pid[rows].tolist()),
@@ -141,9 +151,9 @@ def blocked(figures: Figures, ids: Collection[str] = ()) -> Iterator[Finding]:
         is_vague=True,
         severity=how,
         danger=Danger.STALL,
-        title=f"{subject},{where} not waiting for any known request",
+        title=f"{subject},{where} not waiting for {request}",
         evidence=f"Waiting for: {what}{stacked}. "
-        f"Longest: {_named(figures, rows, set(rows.tolist()))}",
+        f"Longest: {_named(figures, rows, set(rows.tolist()))}{behind_them}",
         figures={"sleepers": Figure(len(rows)), "longest": Figure(longest, SECONDS)},
         no_remedy=LOOK_AT_STACKS,
         part_of=cause if is_tag else "",

@@ -13,6 +13,7 @@ import numpy as np
 from kcensus.analyses.iosched.degrees import (
     IN_SCHEDULER,
     LEGACY_SWITCH_RISK,
+    LEGACY_UNTIL,
     SILENT,
     SWITCH_HANGS,
     SWITCH_RISK,
@@ -54,8 +55,8 @@ _DEFAULT, _MANY_TIMES = 2, 20
 """Default of writes_starved of the deadline schedulers, and what starves writes."""
 _SAME = "The remedy above serves these requests, too"
 _CFQ = (
-    ". Memory does not show whether the kernel has the fix cfq-async-starvation: with the fix, a "
-    "queue still waits until CFQ selects it"
+    ". Memory does not show whether the kernel has the fix cfq-async-starvation. Kernels with the "
+    "fix starve requests like this, too: it acts only after CFQ has selected the queue"
 )
 
 
@@ -277,6 +278,6 @@ def switches(disk: Disk) -> tuple[Remedy, ...]:
             effect=f"Switch the disk to {other}; the command returns when its requests are done",
             risk=LEGACY_SWITCH_RISK if is_legacy else SWITCH_RISK,
             undo=f"echo {disk.scheduler} > {file}" if _is_plain(disk.scheduler) else "",
-            until="reboot",
+            until=LEGACY_UNTIL.format(other) if is_legacy else "reboot",
         ),
     )
