@@ -43,6 +43,8 @@ def _checks(figures: Figures) -> Iterator[Check]:
         note=note if lrus.max_undescribed else "",
         at_most=lrus.max_undescribed,
     )
+    if not lrus.is_per_memcg:
+        return
     note = "the counter includes offline memory cgroups: swapped pages keep their ids"
     yield Check(
         "ids of memory cgroups",

@@ -22,6 +22,13 @@ _STAGES = {
     Stage.XARRAY: ("projected_xarray_bytes", "XArrays"),
 }
 """Keys and labels in the summary."""
+_OF_LISTS = frozenset(
+    {
+        *("nr_cache_ids", "nr_cache_ids_needed", "bytes_if_shrunk", "ids_in_use", "highest_id"),
+        *("memcgs_without_id", "memcg_aware", "slots", "empty_slots", "dead_slots"),
+    }
+)
+"""Keys of figures about lists for memory cgroups."""
 
 
 def run(kernel: Kernel, what_if: str | None = None, before: str | None = None) -> Answer:
@@ -98,6 +105,10 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "shrinker_map_bytes": Figure(figures.map_bytes, size, "shrinker maps"),
         "formula_bytes": Figure(figures.formula, size, "published estimate"),
     }
+    if not lrus.is_per_memcg:
+        lists = Figure("not in this kernel", Unit.TEXT, "lists per memory cgroup")
+        others = {key: figure for key, figure in totals.items() if key not in _OF_LISTS}
+        totals = {"per_memcg_lists": lists, **others}
     for stage, (key, label) in _STAGES.items():
         how = "measured" if stage is figures.measured.stage else "modelled"
         bound = Bound.AT_LEAST if stage in figures.lower_bounds else Bound.EXACT

@@ -160,7 +160,8 @@ MEMCGS = TableSpec("memcgs", "Memory cgroups", {
         help_="Address of mem_cgroup; 0 without one.",
         get=lambda f: np.append(f.groups.address, np.uint64(0))),
 }, f"A memory cgroup; {NO_MEMCG}: unused ids, and items on no per-memcg list.",
-    ("bytes", "memcg", "state", "newer", "id"), key=("memcg",), series=("bytes",))  # fmt: skip
+    ("bytes", "memcg", "state", "newer", "id"), key=("memcg",), series=("bytes",),
+    keep=lambda f: np.full(len(f.groups) + 1, f.lrus.is_per_memcg))  # fmt: skip
 
 
 def _structures(figures: Figures) -> pd.DataFrame:

@@ -83,6 +83,8 @@ class ListLrus(Addressed):
     counts_all: bool
     has_xarray: bool
     """Whether the per-memcg lists are in XArrays (v5.18 and later), not in arrays."""
+    is_per_memcg: bool = True
+    """Whether the kernel can have lists for memory cgroups (v4.0 and later, with CONFIG_MEMCG)."""
     total_listed: int | None = None
     """Length of the kernel's own list of list_lrus; None without CONFIG_MEMCG."""
     list_name: str = ""
@@ -173,6 +175,7 @@ class _Finder:
             items=nodes.get("all", zeros).astype(np.int64),
             counts_all="all" in nodes,
             has_xarray="xa_head" in columns,
+            is_per_memcg="xa_head" in columns or "memcg_lrus" in nodes,
             total_listed=None if listed is None else len(listed),
             list_name=name,
             owned=0 if listed is None else len(listed) - unknown,
