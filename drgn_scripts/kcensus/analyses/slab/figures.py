@@ -95,6 +95,7 @@ class Figures:
         share slabs, as up to 5.8."""
         is_child = self.slab_census.roots != np.arange(len(self.caches))
         self.children = int(is_child.sum())
+        self.children_without_slabs = int((is_child & (census.slabs.sum(axis=0) == 0)).sum())
         self.child_bytes = self.by_root(census.pages.sum(axis=0) * is_child) << shift
         """Bytes of slab pages of child caches, by root cache."""
         self.child_active_bytes = self.by_root(census.active.sum(axis=0) * is_child) * (

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from kcensus.analyses.slab.census import Controller
 from kcensus.analyses.slab.checks import checks, gaps
 from kcensus.analyses.slab.figures import Figures
 from kcensus.analyses.slab.findings import findings
@@ -34,6 +35,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
     kmalloc = int((figures.active * figures.slot_size)[figures.is_kmalloc].sum())
     attributed = int((figures.kmalloc.objects.sum(axis=1) * figures.slot_size).sum())
     share = Unit.RATIO
+    caches = "caches, without child caches" if figures.children else "caches"
 
     def size(value: int, label: str) -> Figure:
         return Figure(int(value), Unit.BYTES, label)
@@ -55,7 +57,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "objects_active": count(figures.active.sum(), "objects allocated"),
         "objects_total": count(figures.objects.sum(), "slots"),
         "slabs": count(figures.slabs.sum(), "slabs"),
-        "caches": count(len(figures.roots), "caches"),
+        "caches": count(len(figures.roots), caches),
         "memcgs_online": count(online, "online memory cgroups"),
         "memcgs_offline": count(len(figures.groups) - online, "offline (dying) memory cgroups"),
         "controller": Figure(figures.slab_census.controller.value, Unit.TEXT, "slab controller"),
@@ -66,6 +68,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
         ),
         "kmalloc_bytes": size(kmalloc, "objects of kmalloc()"),
         "kmalloc_attributed_bytes": size(attributed, "objects of kmalloc(), attributed"),
+        **_children(figures),
         "child_cache_bytes": size(figures.child_bytes.sum(), "slab pages of child caches"),
         "child_cache_unused_bytes": size(
             (figures.child_bytes - figures.child_active_bytes).sum(), "unused in child caches"
@@ -77,4 +80,16 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "old_controller_extra_bytes": size(old - packed, "saved by sharing slabs"),
         "packed_bytes": size(packed, "packed full, slabs shared"),
         "packed_utilization": Figure(ratio(active, packed), share, "utilization, slabs shared"),
+    }
+
+
+def _children(figures: Figures) -> dict[str, Figure]:
+    """Return the number of child caches, a sign of leaked memory cgroups; empty without any."""
+    if figures.slab_census.controller is not Controller.PER_CACHE:
+        return {}
+    return {
+        "child_caches": Figure(figures.children, Unit.COUNT, "child caches of memcgs"),
+        "child_caches_without_slabs": Figure(
+            figures.children_without_slabs, Unit.COUNT, "child caches without slabs"
+        ),
     }
