@@ -11,8 +11,12 @@ import numpy as np
 from drgn.helpers.linux.list import list_count_nodes, list_for_each_entry
 
 from kcensus.analyses import analyses
+from kcensus.analyses.iosched.kernel import figures as iosched
+from kcensus.analyses.iosched.kernel.sleepers import behind_tasks
 from kcensus.analyses.runner import Context
 from kcensus.kernel.memcg.memcgs import memcgs
+from kcensus.render.reply import reply
+from kcensus.reports import examine
 from kcensus.results import CheckStatus
 from kcensus.sources import open_target
 from tests.lab.trials import meminfo_bytes, slabinfo
@@ -153,3 +157,45 @@ def test_a_limit_that_is_set_is_not_offered_again() -> None:
     assert limits["fs.negative-dentry-limit"] == 10
     (finding,) = (each for each in result.findings if each.id == "dentries-negative")
     assert not any("negative-dentry" in each.command for each in finding.remedies)
+
+
+def test_list_lrus_without_lists_per_memory_cgroup(mixed: Guest) -> None:
+    result = mixed.results["list-lru"]
+    assert "per_memcg_lists" in result.summary
+    assert not {"nr_cache_ids", "ids_in_use", "highest_id"} & {*result.summary}
+    assert not len(result.tables["memcgs"].frame)
+    assert mixed.value("list-lru", "items") == mixed.value("dentries", "on_lru")
+
+
+def test_child_caches_are_counted_without_slabs_too(mixed: Guest, cfq: Guest) -> None:
+    names = {cache.name for cache in mixed.kernel.slab_map.caches}
+    children = sum("(" in name for name in names)
+    assert mixed.value("slab", "child_caches") == children == 120
+    assert mixed.value("slab", "child_caches_without_slabs") == children
+    assert mixed.value("slab", "caches") == len(mixed.kernel.slab_map.caches) - children
+    assert "child_caches" not in cfq.results["slab"].summary
+
+
+def test_tasks_behind_a_holder_that_waits_for_a_request(cfq: Guest) -> None:
+    figures = iosched.Figures(cfq.kernel)
+    blocked = np.setdiff1d(np.arange(len(figures.waits)), figures.joins.wait)
+    rows = behind_tasks(figures.waiting, blocked)
+    assert {*figures.waits.pid[rows].tolist()} == {799, 800}
+
+
+def test_system_calls_of_sleepers(cfq: Guest) -> None:
+    sleepers = cfq.results["iosched"].tables["sleepers"].frame.set_index("pid")["entry"]
+    assert {*sleepers[[793, 794, 795, 796]]} == {"pwrite64"}
+    assert all(sleepers)
+
+
+def test_a_switch_of_the_scheduler_can_be_kept(cfq: Guest) -> None:
+    findings = cfq.results["iosched"].findings
+    (remedy,) = (each for found in findings for each in found.remedies)
+    assert "elevator=deadline" in remedy.until
+
+
+def test_a_reply_names_the_limit_that_the_kernel_has() -> None:
+    report = examine(Context.of(open_target(DATA / "mixed.capsule")))
+    (line,) = (each for each in reply(report).splitlines() if each.startswith("Kernel with a fix"))
+    assert "fs.negative-dentry-limit" in line

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kcensus.catalogue import load
+from kcensus.catalogue.model import Patch, State, Status
 from kcensus.catalogue.packages import where_fixed
 from kcensus.human import listed
 from kcensus.render.plain import remedy_facts
@@ -231,6 +232,19 @@ def _fixed_in(finding: Finding) -> str:
     return f"fixed by a newer kernel: {where}"
 
 
+def _vendor_changes(patch: Patch | None, report: Report) -> list[str]:
+    """Return the titles of the vendor's changes for the same problem that the kernel has."""
+    result = report.results.get("patches")
+    if patch is None or result is None or "patches" not in result.tables:
+        return []
+    table = result.tables["patches"].frame
+    present = set(table["patch"][table["state"] == State.PRESENT.value])
+    related = [load().patches[name] for name in patch.related if name in present]
+    # Their titles begin with the setting: "fs.dentry-fs-klimit: limit …".
+    titles = [each.title.split(": ", 1) for each in related if each.status is Status.DISTRIBUTION]
+    return [f"{setting} ({', '.join(what)})" for setting, *what in titles]
+
+
 def _fix(finding: Finding, report: Report) -> str:
     """Return a sentence about the kernel with a fix."""
     known, unknown = load(), "not known for this kernel"
@@ -248,6 +262,8 @@ def _fix(finding: Finding, report: Report) -> str:
             return "Kernel with a fix: not examined."
         return "Kernel with a fix: no kernel package is known to fix this problem."
     change = f"{name}{f' ({status})' if status else ''}"
+    if limits := _vendor_changes(known.patches.get(name), report):
+        return f"Kernel with a fix: this one already has its vendor's change {listed(limits)}."
     if not finding.patch_is_fix:
         return f"Kernel with a fix: none is released; a change was proposed: {change}."
     if "since " in packages:

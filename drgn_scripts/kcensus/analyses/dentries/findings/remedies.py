@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from kcensus.analyses.dentries.columns.bits import BUSY, DEAD, DENTRY
@@ -58,6 +59,7 @@ def _remount(figures: Figures, returns: int) -> Iterator[Remedy]:
             risk=_joined(
                 _duration(own.dentries),
                 "sync and unmount of this file system wait meanwhile",
+                "most file systems write all their dirty data first",
                 "options changed in /etc/fstab since the mount take effect",
             ),
             until=_UNTIL,
@@ -125,16 +127,7 @@ def _limits(figures: Figures) -> Iterator[Remedy]:
             0,
             "workloads with more files read them from disk more often",
         )
-    # In Oracle UEK, its variable is not known.
-    knob = "/proc/sys/fs/negative-dentry-limit"
-    if not values.get("fs.negative-dentry-limit") and has_knob(figures.kernel, knob):
-        yield _setting(
-            "Limit negative dentries to 1 % of RAM",
-            "fs.negative-dentry-limit",
-            round(1000 * _LIMIT_SHARE),
-            0,
-            "names beyond the limit are looked up on disk again",
-        )
+    yield from _negative_limit(figures, values.get("fs.negative-dentry-limit"))
     if values.get("fs.dentry-negative") == 0:
         yield _setting(
             "Free the dentry of a removed file instead of making it negative; dentries of names "
@@ -154,6 +147,37 @@ def _limits(figures: Figures) -> Iterator[Remedy]:
             pressure,
             "directories and inodes are read from disk more often",
         )
+
+
+def _negative_limit(figures: Figures, value: int | None) -> Iterator[Remedy]:
+    """Yield the limit of all negative dentries, unless a lower one is set.
+
+    :param value: of fs.negative-dentry-limit; None where unknown
+    """
+    name, wanted = "fs.negative-dentry-limit", round(1000 * _LIMIT_SHARE)
+    # proc_dcache_negative_dentry_limit() of RHEL 7.9 (disassembled): this share of the pages of
+    # RAM, times the dentries of a page.
+    shift = figures.kernel.memory.page_shift
+    per_page = (1 << shift) // figures.slot_size
+    most = (figures.kernel.ram_bytes >> shift) * per_page * wanted // 1000
+    # In Oracle UEK, its variable is not known.
+    is_there = value is not None or has_knob(figures.kernel, "/proc/sys/fs/negative-dentry-limit")
+    if not is_there or not most or 0 < (value or 0) <= wanted:
+        return
+    unused = figures.negative_unused
+    now = (
+        f"the kernel frees {unused - most:,} unused ones in the background"
+        if unused > most
+        else f"this changes nothing now, with {unused:,} unused ones"
+    )
+    remedy = _setting(
+        f"Limit negative dentries to {most:,} (1 % of RAM); {now}",
+        name,
+        wanted,
+        value or 0,
+        "names beyond the limit are looked up on disk again",
+    )
+    yield replace(remedy, undo="") if value is None else remedy
 
 
 def _setting(effect: str, name: str, value: int, before: int, risk: str) -> Remedy:
