@@ -113,8 +113,9 @@ def _has_sysfs_file(kset: str) -> Callable[[Kernel, list[str]], bool]:
 
 
 def _has_slab_file(kernel: Kernel, path: list[str]) -> bool | None:
-    if not kernel.prog.type("struct kmem_cache").has_member("oo"):
-        return False  # only SLUB has files of caches
+    with contextlib.suppress(LookupError):
+        if kernel.prog.type("struct kmem_cache").has_member("cpu_cache"):
+            return False  # only SLUB has files of caches
     return _has_sysfs_file("slab_kset")(kernel, path)
 
 
