@@ -104,6 +104,20 @@ def test_limits_are_offered_where_the_kernel_has_them(plain: FakeDcache) -> None
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("value", "is_offered"), [(0, True), (9, False), (50, True)])
+def test_a_lower_limit_of_negative_dentries_is_offered(
+    plain: FakeDcache, value: int, is_offered: bool
+) -> None:
+    plain.machine.set_ram(10)
+    plain.machine.variable("dcache_negative_dentry_limit_sysctl", "int", value)
+    offered = {each.knobs: each for each in found(census(plain))["dentries-negative"].remedies}
+    limit = offered.get(("/proc/sys/fs/negative-dentry-limit",))
+    assert (limit is not None) == is_offered
+    if limit is not None:
+        assert limit.undo == f"sysctl -w fs.negative-dentry-limit={value}"
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("name", "written"),
     [
