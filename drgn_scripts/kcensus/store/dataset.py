@@ -320,7 +320,9 @@ def read(
         )
         try:
             return _rows(store, table, rows, columns, matches)
-        except (OSError, pa.ArrowException):
+        except (OSError, pa.ArrowException) as error:
+            if _is_refused(error):
+                raise
             lost, readable = _unreadable(store, rows, columns, matches)
             if not lost:
                 raise
@@ -365,9 +367,16 @@ def _unreadable(
                 fragment.to_table(columns=[*columns], schema=SCHEMA, filter=matches)
             kept.append(fragment)
         except (OSError, pa.ArrowException) as error:
+            if _is_refused(error):
+                raise
             path = printable(str(fragment.path)).removeprefix(f"{printable(str(store))}/")
             lost[path] = _reason(error).rstrip(".")
     return lost, ds.FileSystemDataset(kept, rows.schema, rows.format, rows.filesystem)
+
+
+def _is_refused(error: Exception) -> bool:
+    """Return whether it is a refusal of this module: what it names must not be read."""
+    return isinstance(error, OSError) and error.errno == 0
 
 
 def _check_size(
