@@ -233,7 +233,7 @@ def forecast(trend: AnyResult, number: int = 0, *, ax: Axes | None = None) -> Ax
     >>> from kcensus import plots
     >>> axes = plots.forecast(kcensus.trend("sample-series"))
     >>> axes.get_title(loc="left")
-    'lab: memory of offline memory cgroups'
+    'lab: kernel memory together'
 
     Where no forecast is honest, the plot says why. The HTML page of ``kcensus trend`` has the same
     charts.

@@ -146,7 +146,7 @@ def test_growth_of_a_boot_that_is_over_is_marked() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("share", "most"), [(0.8, Severity.NOTICE), (0.1, Severity.WARNING)])
+@pytest.mark.parametrize(("share", "most"), [(0.8, Severity.NOTICE), (0.1, Severity.CRITICAL)])
 def test_reclaimable_memory_is_not_urgent(share: float, most: Severity, tmp_path: Path) -> None:
     reclaimable: histories.Key = ("slab", "summary", "reclaimable_bytes", "", "bytes")
     start = (pd.Timestamp.now(tz="UTC").floor("min") - pd.Timedelta(hours=5)).isoformat()
@@ -154,7 +154,7 @@ def test_reclaimable_memory_is_not_urgent(share: float, most: Severity, tmp_path
     rows = history({SLAB: GIB + grown, reclaimable: GIB / 2 + share * grown}, start=start)
     (finding,) = growth(rows, "store").findings
     assert finding.severity is most
-    assert finding.danger is (Danger.OOM if most is Severity.WARNING else Danger.NONE)
+    assert finding.danger is (Danger.OOM if most is Severity.CRITICAL else Danger.NONE)
     # The same where only one metric is asked for.
     store = write_store(tmp_path / "store", rows)
     (finding,) = kcensus.trend(store, metric="slab_bytes").result.findings
