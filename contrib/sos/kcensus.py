@@ -27,7 +27,8 @@ class Kcensus(Plugin, RedHatPlugin, SuSEPlugin, DebianPlugin, UbuntuPlugin):
     )
     dumps = ("/var/crash", "/var/spool/abrt")
     # Words that follow those of each command, such as "--redact names": what is collected.
-    options = "/etc/kcensus/collect.options"
+    # Plugin has options and an attribute of that name.
+    options_file = "/etc/kcensus/collect.options"
     seconds = 60
     seconds_to_redact = 300
     grace = 30
@@ -54,9 +55,9 @@ class Kcensus(Plugin, RedHatPlugin, SuSEPlugin, DebianPlugin, UbuntuPlugin):
 
     def _options(self):
         """Return the words in the file of options; a file that cannot be read is an error."""
-        if not os.path.lexists(self.options):
+        if not os.path.lexists(self.options_file):
             return []
-        with open(self.options) as file:
+        with open(self.options_file) as file:
             return re.sub("#.*", "", file.read()).split()
 
     def _collect(self, program, options, name, target=""):

@@ -51,6 +51,8 @@ _NOT_COMPARED = ("log_events", "projection", "prices")
 """Tables of other data than memory contents."""
 _REMEDIES = "Show the remedies for this memory: `kcensus report AFTER`"
 _MAX_DETAILS = 5
+_NOT_MEMORY = ("grew:kcopyd_snapshots:", "grew:iosched_")
+"""Beginnings of the ids of rows with bytes on disks, or on their way there."""
 """Rows of tables other than slab caches to name as findings."""
 _ANONYMOUS = re.compile(r"0:\d+|0x[0-9a-f]+")
 """Numbers of devices without a driver, and addresses: they differ after each mount or boot."""
@@ -211,7 +213,11 @@ def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Findin
 def _grown(growth: Sequence[Finding]) -> Figure:
     """Return the bytes of the findings; at least those of a row, which may be in one of them."""
     held = sum(each.holds or 0 for each in growth if not each.part_of)
-    rows = (int(each.figures["change"].value or 0) for each in growth if not each.memory)
+    rows = (
+        int(each.figures["change"].value or 0)
+        for each in growth
+        if not each.memory and not each.id.startswith(_NOT_MEMORY)
+    )
     row = max(rows, default=0)
     bound = Bound.AT_LEAST if row > held else Bound.EXACT
     return Figure(max(held, row), Unit.BYTES, "memory that grew", bound)

@@ -139,6 +139,9 @@ def test_sos(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Plugin:
         added: list[tuple[str, dict[str, Any]]] = []
 
+        def __init__(self) -> None:
+            self.options: dict[str, Any] = {}  # since sos 4.2
+
         def get_cmd_output_path(self) -> str:
             return "/archive"
 
@@ -170,7 +173,7 @@ def test_sos(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert options_of(dumps.split(" ", 1)[1])["target"] == str(home)
     file = home / "options"
     file.write_text("--redact names # as agreed\n")
-    plugin.options = str(file)
+    plugin.options_file = str(file)
     plugin.setup()
     *_, (line, values) = Plugin.added
     redacted = options_of(line.split(" ", 1)[1])

@@ -121,7 +121,9 @@ def _filling(each: float) -> dict[str, str]:
     outside = {f"kcensus_memcgs_{name}_bytes": "0x7000" for name in _OUTSIDE}
     outside["kcensus_memcgs_shmem_bytes"] = f"0+{each * 1e9 / 2}x7000"
     ratio = {"kcensus_slab_share_of_ram_ratio": f"0.125+{each / 16}x7000"}
-    return {**_SAMPLED, **outside, **ratio, "kcensus_slab_slab_bytes": f"1e9+{each * 1e9 / 2}x7000"}
+    slab = f"1e9+{each * 1e9 / 2}x7000"
+    slabs = {f"kcensus_slab_{name}_bytes": slab for name in ("slab", "unreclaimable")}
+    return {**_SAMPLED, **outside, **ratio, **slabs}
 
 
 _TOTAL, _AVAILABLE = "node_memory_MemTotal_bytes", "node_memory_MemAvailable_bytes"

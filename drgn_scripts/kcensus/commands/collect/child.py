@@ -177,6 +177,9 @@ class _Work:
         )
         self._capsules = Capsules(order, recording, self._progress, self._tell)
         now = Kernel(target.prog, live=True) if target.live else None
+        self._leave_time()
+        gc.collect()
+        gc.freeze()  # modules: the collector looks at the rest after each analysis
         if target.live:
             self._capsules.take_slabs(self._analyses_until)
         made = self._examined(recording.target, now)
@@ -201,6 +204,7 @@ class _Work:
     # The report
 
     def _report(self, target: Target) -> None:
+        self._leave_time()
         self._render(self._examined(target))
 
     def _examined(self, target: Target, now: Kernel | None = None) -> Report:
@@ -215,8 +219,6 @@ class _Work:
                 with suppress(Exception):
                     analysis.gauges_of(context.kernel)
         self._keep(("head", (context.name, context.release, target.live)))
-        self._leave_time()
-        gc.freeze()  # modules: the collector looks at the rest after each analysis
         return examine(context, order=FIRST, section=self._section)
 
     def _section(self, name: str, run: Callable[[], Result]) -> Section:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The free objects of slabs of SLAB: an array of the numbers of slots, one array per slab.
 
-It is at the end of the slab, in an object of kmalloc(), or in one of the slab's own free objects:
-since Linux kernel commit b03a017bebc4 ("mm/slab: introduce new slab management type,
-OBJFREELIST_SLAB") (in v4.6), a slab without free objects has none.
+It is in the slab (since v4.6 at its end, before at its beginning), in an object of kmalloc(), or in
+one of the slab's own free objects: since Linux kernel commit b03a017bebc4 ("mm/slab: introduce new
+slab management type, OBJFREELIST_SLAB") (in v4.6), a slab without free objects has none.
 """
 
 from __future__ import annotations

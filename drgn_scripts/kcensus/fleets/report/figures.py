@@ -131,6 +131,8 @@ def missing_patches(fleet: Fleet) -> pd.DataFrame:
     rows = fleet.patches(latest.index.tolist())
     stalled = fleet.stalled().drop_duplicates(["attempt", "patch"])
     rows = rows.merge(stalled, "left", ["attempt", "patch"]).fillna({"tasks": 0})
+    # A host where the patch takes memory takes nothing off the cost for others.
+    rows["cost_bytes"] = rows["cost_bytes"].clip(lower=0)
     costs = rows[["cost_bytes", "cost_seconds", "tasks"]].fillna(0.0) > 0
     found = (
         rows.assign(concerned=costs.any(axis=1))

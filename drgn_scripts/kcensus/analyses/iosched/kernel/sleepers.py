@@ -41,16 +41,15 @@ def requests_of(waiting: Waiting, requests: Requests) -> Joins:
 
 def behind_tasks(waiting: Waiting, rows: Numbers) -> Numbers:
     """Return which of some tasks in state D surely wait for a task that waits for a request."""
-    graph, tasks = waiting.graph.sure, waiting.blocked.task.tolist()
-    is_request = np.array([kind is REQUEST for kind in graph.kind], np.bool_)
-    found = []
-    for row in rows.tolist():
-        node = graph.index[TASK, tasks[row]]
-        reached = graph.reached([node])
-        others = [each for each in np.flatnonzero(reached & graph.is_task).tolist() if each != node]
-        if others and (graph.reached(others) & is_request).any():
-            found.append(row)
-    return np.array(found, np.int64)
+    graph, tasks = waiting.graph.sure, waiting.blocked.task
+    requests = [node for node, kind in enumerate(graph.kind) if kind is REQUEST]
+    waiters = np.flatnonzero(graph.reached(requests, back=True) & graph.is_task)
+    before = {
+        int(graph.source[edge]) for node in waiters.tolist() for edge in graph.preceding[node]
+    }
+    is_behind = graph.reached(before, back=True)
+    nodes = [graph.index[TASK, task] for task in tasks[rows].tolist()]
+    return rows[is_behind[nodes]]
 
 
 def holders(waiting: Waiting) -> Numbers:
