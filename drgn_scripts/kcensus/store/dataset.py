@@ -62,6 +62,8 @@ _UNSYNCED = 16
 """Latest commits that a writer syncs with its own: earlier writers may have been killed before."""
 _OS_ERROR = re.compile(r"[^:\n]+\(os error \d+\)")
 """As Rust prints it: ``No space left on device (os error 28)``."""
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m|↳")
+"""Of the causes of errors of delta-rs."""
 _IN_PATHS = " /._-+=:,@~"
 """Characters of paths of stores besides letters and digits."""
 
@@ -235,9 +237,10 @@ def writing(store: Path) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     """Return the error of the system, anywhere in the text of delta-rs, or the end of its line."""
     text = getattr(error, "strerror", None)
-    if not text and (found := _OS_ERROR.search(str(error))):
+    whole = _COLOURS.sub("", str(error))
+    if not text and (found := _OS_ERROR.search(whole)):
         text = found[0].strip()
-    return printable(text or str(error).partition("\n")[0].rpartition(": ")[2])
+    return printable(text or whole.partition("\n")[0].rpartition(": ")[2])
 
 
 def provenance(store: Path) -> str:
@@ -314,12 +317,11 @@ def read(
     matches = functools.reduce(operator.and_, conditions) if conditions else None
     name = printable(str(store))
     try:
-        table = _table(store)
-        rows = table.to_pyarrow_dataset(
+        rows = _table(store).to_pyarrow_dataset(
             schema=SCHEMA, parquet_read_options=ds.ParquetReadOptions(dictionary_columns=_TEXTS)
         )
         try:
-            return _rows(store, table, rows, columns, matches)
+            return _rows(store, rows, columns, matches)
         except (OSError, pa.ArrowException) as error:
             if _is_refused(error):
                 raise
@@ -334,7 +336,7 @@ def read(
                 "restore it from a backup, or use `kcensus trend`, which leaves it out"
             )
         damaged |= lost
-        return _rows(store, table, readable, columns, matches)
+        return _rows(store, readable, columns, matches)
     except (OSError, DeltaError, pa.ArrowException) as error:
         raise StoreError(
             f"the store '{name}' has a file that cannot be read: {_reason(error)}"
@@ -342,13 +344,9 @@ def read(
 
 
 def _rows(
-    store: Path,
-    table: DeltaTable,
-    rows: ds.Dataset,
-    columns: Collection[str],
-    matches: ds.Expression | None,
+    store: Path, rows: ds.Dataset, columns: Collection[str], matches: ds.Expression | None
 ) -> pa.Table:
-    _check_size(store, table, rows, matches)
+    _check_size(store, rows, matches)
     return _decoded(rows.to_table(columns=[*columns], filter=matches))
 
 
@@ -360,11 +358,10 @@ def _unreadable(
     The error of a whole dataset does not name the file.
     """
     lost, kept = {}, []
-    for fragment in rows.get_fragments():
+    for fragment in rows.get_fragments(filter=matches):
         try:
-            if matches is None or next(iter(fragment.split_by_row_group(matches)), None):
-                _check_file(fragment)
-                fragment.to_table(columns=[*columns], schema=SCHEMA, filter=matches)
+            _check_file(store, fragment)
+            fragment.to_table(columns=[*columns], schema=SCHEMA, filter=matches)
             kept.append(fragment)
         except (OSError, pa.ArrowException) as error:
             if _is_refused(error):
@@ -379,31 +376,28 @@ def _is_refused(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno == 0
 
 
-def _check_size(
-    store: Path, table: DeltaTable, dataset: ds.Dataset, matches: ds.Expression | None
-) -> None:
+def _check_size(store: Path, dataset: ds.Dataset, matches: ds.Expression | None) -> None:
     """Refuse files that would take more memory than any store: kilobytes inflate to gigabytes.
 
     :param matches: what is asked for; files of other hosts and days are not read
 
     :raises OSError: what would be read is too large, or is no file, such as a FIFO
     """
-    for file in _files(store, table, table.file_uris()):
-        if not stat.S_ISREG(os.stat(file).st_mode):
-            raise OSError(0, "something that is no regular file")
     rows = 0
     for file in dataset.get_fragments(filter=matches):
-        _check_file(file)
+        _check_file(store, file)
         # Equal rows take bytes in the file, but hundreds each in memory.
         if (rows := rows + file.metadata.num_rows) > _MAX_ROWS:
             raise OSError(0, f"more than {_MAX_ROWS:,} rows; ask for one host, or a shorter time")
 
 
-def _check_file(file: ds.ParquetFileFragment) -> None:
-    """Refuse a file that inflates to more than any that is written.
+def _check_file(store: Path, file: ds.ParquetFileFragment) -> None:
+    """Refuse a FIFO before it is opened, and a file that inflates to more than any that is written.
 
-    :raises OSError: it is too large
+    :raises OSError: it is too large, missing, or no file
     """
+    if not stat.S_ISREG(os.stat(store / file.path).st_mode):
+        raise OSError(0, "something that is no regular file")
     size = sum(group.total_byte_size for group in file.row_groups)
     if size > _MAX_FILE:
         raise OSError(0, f"a file of {size} bytes, uncompressed")

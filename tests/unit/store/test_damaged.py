@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import kcensus
 from kcensus.cli import main
 from kcensus.commands import Exit
-from kcensus.store import StoreError
+from kcensus.store import StoreError, dataset
 from tests.unit.store.growth.test_growth import growing
-from tests.unit.store.histories import write_store
+from tests.unit.store.histories import SLAB, history, write_store
 
 pytestmark = pytest.mark.ends
 
 
-@pytest.fixture(params=["footer", "pages"])
+@pytest.fixture(params=["footer", "pages", "missing"])
 def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
     """A store of two hosts, and the name of the damaged file of one."""
     store = tmp_path / "store"
@@ -30,7 +33,10 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
         del content[len(content) // 2 :]
     else:
         content[40:400] = b"\xff" * 360
-    file.write_bytes(content)
+    if request.param == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(content)
     return store, str(file.relative_to(store))
 
 
@@ -52,6 +58,36 @@ def test_a_history_names_the_file(damaged: tuple[Path, str]) -> None:
     with pytest.raises(StoreError, match=name.replace(".", "[.]")):
         kcensus.history(store)
     assert {*kcensus.history(store, host="good")["host"]} == {"good"}
+
+
+_OF_ONE: tuple[dict[str, Any], ...] = (
+    {}, {"host": ["db1"]}, {"since": datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)},
+)  # fmt: skip
+"""Choices that take all records of one host, of four days."""
+
+
+@pytest.mark.parametrize("chosen", _OF_ONE)
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_the_other_files_of_a_host_are_read(
+    chosen: dict[str, Any], is_missing: bool, tmp_path: Path
+) -> None:
+    rows = history({SLAB: np.arange(80.0)}, step=3600)
+    store = write_store(tmp_path / "store", rows.assign(live=False))
+    first, *_ = sorted(store.glob("host=*/*/*.parquet"))
+    if is_missing:
+        first.unlink()
+    else:
+        first.write_bytes(first.read_bytes()[:500])
+    damaged: dict[str, str] = {}
+    read = dataset.read(store, metric=["slab_bytes"], damaged=damaged, **chosen)
+    assert sorted(read["value"].to_pylist()) == [*range(24, 80)]
+    assert [*damaged] == [str(first.relative_to(store))]
+    assert all(each.isprintable() and "[" not in each for each in damaged.values())
+    with pytest.raises(StoreError, match=first.name.replace(".", "[.]")):
+        dataset.read(store, **chosen)
+    # It is of another day.
+    later = datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone.utc)
+    assert dataset.read(store, metric=["slab_bytes"], since=later).num_rows == 56
 
 
 @pytest.mark.parametrize("name", ["sample-series", "a store"])

@@ -348,6 +348,8 @@ def test_a_fifo_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
          "No space left on device (os error 28)"),
         ("Generic error\n\nsource: x: No space left on device (os error 28)\nmore",
          "No space left on device (os error 28)"),
+        ("Generic error: \x1b[31m↳\x1b[0m No such file or directory (os error 2)",
+         "No such file or directory (os error 2)"),
         ("Delta error: version 3 exists\nmore", "version 3 exists"),
     ],
 )  # fmt: skip
