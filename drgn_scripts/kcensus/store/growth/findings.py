@@ -145,7 +145,7 @@ def _finding(
     if slope is None or trend.is_at_limit:
         title = f"{trend.words} has reached {reached}"
     elif trend.is_past:
-        last = day(trend, 0.0)
+        last = clock(float(trend.times[-1]))
         title = f"{trend.words} grew by {shown_rate(trend)}, and {reached} was due"
         title += f" {day(trend, until[0])} (last record {last})"
     else:
@@ -215,8 +215,7 @@ def _others(trend: Trend, limit: Limit, found: Trends) -> Iterator[str]:
     """Yield other users of the limit, the growth that contains this one, and the fastest parts."""
     if limit.danger is Danger.OOM:
         yield from _users(trend, limit, found)
-    name = growth_of(trend.analysis, trend.metric, trend.unit)
-    if whole := container(trend.host, name, growths(found)):
+    if whole := container(trend, growths(found)):
         yield f"a part of {whole.words}, which grows by {shown_rate(whole)}"
     if causes := parts_of(trend, found)[:_MAX_CAUSES]:
         names = "; ".join(f"{each.words} {shown_rate(each)}" for each in causes)

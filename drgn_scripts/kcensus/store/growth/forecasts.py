@@ -15,7 +15,7 @@ from kcensus.engine.memory import Floats
 from kcensus.human import shown_time
 from kcensus.results import Danger
 from kcensus.results.tables import COUNT, DATA, NONE, TEXT, Column, TableSpec
-from kcensus.store.ceilings import MAX_EXTRAPOLATION
+from kcensus.store.ceilings import MAX_EXTRAPOLATION, USED
 from kcensus.store.growth.words import amount, days, duration, interval, near, per, without_limit
 from kcensus.store.statistics import MIN_POINTS, medians
 from kcensus.store.trends import State, Trend, Trends
@@ -63,7 +63,8 @@ class Drawn:
         if ends and limit:
             expected, earliest, latest = days(trend, *ends)
             verb = "was due" if trend.is_past else "is reached about"
-            alone = " and nothing else used RAM" if limit.danger is Danger.OOM else ""
+            is_part = limit.danger is Danger.OOM and (trend.analysis, trend.metric) != USED
+            alone = " and nothing else used RAM" if is_part else ""
             return (
                 f"{limit.name} ({amount(trend, limit.value)}) {verb} {expected}: earliest"
                 f" {earliest}, latest {latest or 'never'}, if nothing changed{alone}."

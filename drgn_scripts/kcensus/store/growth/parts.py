@@ -63,9 +63,19 @@ def growths(found: Trends) -> dict[tuple[str, str], list[Trend]]:
     return groups
 
 
-def container(host: str, growth: str, groups: dict[tuple[str, str], list[Trend]]) -> Trend | None:
-    """Return the leading series of the least growth that has nearly all bytes of another one."""
+def container(part: Trend, groups: dict[tuple[str, str], list[Trend]]) -> Trend | None:
+    """Return the leading series of the least growth that has nearly all bytes of a part.
+
+    A part that grows faster is of memory that the kernel can give to others, and has none.
+    """
+    growth = growth_of(part.analysis, part.metric, part.unit)
     while growth := container_of(growth):
-        if trends := groups.get((host, growth)):
-            return trends[0]
+        if trends := groups.get((part.host, growth)):
+            return None if _is_faster(part, trends[0]) else trends[0]
     return None
+
+
+def _is_faster(part: Trend, whole: Trend) -> bool:
+    if part.slope is None or whole.slope is None or part.unit != whole.unit:
+        return False
+    return part.slope.low > whole.slope.high

@@ -64,7 +64,7 @@ class Shown:
         """The growths, the most urgent first."""
         groups = growths(self.found)
         return [
-            _Growth(name, container(host, name, groups), trends, self)
+            _Growth(name, container(trends[0], groups), trends, self)
             for (host, name), trends in groups.items()
         ]
 

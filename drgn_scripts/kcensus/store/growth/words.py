@@ -67,9 +67,9 @@ def near(trend: Trend) -> Ends | tuple[()]:
 def days(trend: Trend, *seconds: float) -> list[str]:
     """Return the days so many seconds after the last point, or minutes if one is near or two equal.
 
-    A time that never comes is empty, and that of the last point is now.
+    A time that never comes is empty. The last point is now where times count from it.
     """
-    if 0 in seconds:
+    if 0 in seconds and not trend.age:
         rest = iter(days(trend, *later) if (later := [each for each in seconds if each]) else ())
         return [next(rest) if each else "now" for each in seconds]
     times = [

@@ -21,7 +21,7 @@ from kcensus.render.html import write_html
 from kcensus.results import Result, Unit
 from kcensus.store.growth import growth
 from kcensus.store.statistics import slope
-from tests.unit.store.histories import GIB, MEMCG_IDS, SLAB, history, write_store
+from tests.unit.store.histories import GIB, MEMCG_IDS, SLAB, Key, history, write_store
 
 _HOSTILE = "<b>\x1b[31m$x^2$\n1"
 _DAY = 86400.0
@@ -124,6 +124,14 @@ def test_a_boot_that_has_just_begun_has_no_forecast() -> None:
     made = only(growth(history({SLAB: values}, boots=["a"] * 60 + ["b"] * 3), "store"))
     assert (made.reached, made.end) == ((), made.last_record)
     assert "fewer than 8 records" in made.says
+
+
+def test_memory_in_use_counts_all_users() -> None:
+    used: Key = ("machine", "summary", "used_bytes", "", "bytes")
+    grown = GIB + 20e6 * np.arange(60)
+    says = [only(growth(history({key: grown}), "store")).says for key in (SLAB, used)]
+    assert ["nothing else" in each for each in says] == [True, False]
+    assert all("RAM (8.0 GiB) is reached" in each for each in says)
 
 
 def test_a_far_limit_is_named_and_not_drawn() -> None:

@@ -191,6 +191,22 @@ def test_memory_in_use_is_the_whole() -> None:
     assert table["state"]["free memory"] == "shrinking"
 
 
+@pytest.mark.parametrize("is_slab", [True, False])
+def test_memory_that_the_kernel_can_give_to_others_is_no_part(is_slab: bool) -> None:
+    """Reclaimable slabs are not in use; page cache of memory cgroups is not counted together."""
+    fast, slow = GIB + 100 * _MIB * _STEPS, GIB + _MIB * _STEPS
+    slab, offline = (fast, GIB + 0 * _STEPS) if is_slab else (slow, fast)
+    series = {SLAB: slab, summary("memcgs", "offline_bytes"): offline, _SHMEM: 0 * _STEPS}
+    if not is_slab:
+        series[summary("memcgs", "file_bytes")] = fast - GIB
+    rows = rows_of(series | memory(20 * GIB + 3 * _MIB * _STEPS), 64 * GIB)
+    found = growth(amounts(rows), "store").tables["growths"].frame.set_index("growth")["part_of"]
+    both = "kernel memory together"
+    assert found[both] == ("" if is_slab else "memory in use")
+    assert found["slab memory"] == both
+    assert found.get("offline memory cgroups", "") == ""
+
+
 def test_programs_that_fill_their_memory_after_a_start_are_no_emergency() -> None:
     used = 2 * GIB + 600 * _MIB * _STEPS[:20]
     (finding,) = growth(history(memory(used), ram_bytes=16 * GIB), "store").findings
