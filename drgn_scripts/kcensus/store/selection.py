@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import functools
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ from kcensus.samples import DIRECTORY
 from kcensus.store import StoreError, dataset
 from kcensus.store.ceilings import TOGETHER
 from kcensus.store.layout import bounded_host, located
-from kcensus.store.together import INPUTS
+from kcensus.store.together import INPUTS, LARGE
 from kcensus.store.trends import CONTEXT, LIVE, NEEDED, amounts, context_of, with_together
 from kcensus.text import printable
 
@@ -43,10 +44,13 @@ def select(
     is_together = TOGETHER[1] in keys
     keys |= {metric for _, metric in CONTEXT} if keys else set()
     keys |= INPUTS if is_together else set()
-    every = _read(
-        store, (*NEEDED, LIVE), metric=keys or None, host=hosts or None, since=since,
-        damaged=damaged,
-    )  # fmt: skip
+    read = functools.partial(
+        _read, store, (*NEEDED, LIVE), host=hosts or None, since=since, damaged=damaged
+    )
+    every = read(metric=keys or None)
+    if is_together and LARGE[2] not in keys:  # many rows have this metric
+        analysis, part, metric = LARGE
+        every = pd.concat([every, read(analysis=[analysis], part=[part], metric=[metric])])
     known = with_together(every) if is_together else every
     rows = _matching(known, metrics) if metrics else amounts(every)
     # A name missing since a time must have been there at some time.

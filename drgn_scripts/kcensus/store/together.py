@@ -24,11 +24,12 @@ OUTSIDE = {
     ("memcgs", "kernel_bytes"), ("kcopyd", "page_bytes"),
 }  # fmt: skip
 """Analysis and figure of memory outside of slab pages."""
-_LARGE = ("list-lru", "structures", "bytes")
+LARGE = ("list-lru", "structures", "bytes")
+"""Analysis, part and metric of structures, of which the large ones are outside of slab pages."""
 _PLACES = (": pages", ": vmalloc")
 """Ends of the names of structures outside of slab pages."""
-INPUTS = {metric for _, metric in OUTSIDE} | {*_MEASURED.values(), "bytes"}
-"""Metrics that the series follows from."""
+INPUTS = {metric for _, metric in OUTSIDE} | {*_MEASURED.values()}
+"""Metrics that the series follows from, besides :data:`LARGE`."""
 
 
 def together(history: pd.DataFrame) -> pd.DataFrame:
@@ -37,12 +38,14 @@ def together(history: pd.DataFrame) -> pd.DataFrame:
     A record is complete if it has the analyses that most records of its host have. Empty if a host
     has slab memory alone.
     """
-    some = history[(history["unit"] == Unit.BYTES.value) & history["metric"].isin(INPUTS)]
+    some = history[
+        (history["unit"] == Unit.BYTES.value) & history["metric"].isin({*INPUTS, LARGE[2]})
+    ]
     some = some[some["value"].notna()]
     kinds = pd.MultiIndex.from_frame(some[["analysis", "metric"]])
     is_total = (some["part"] == "summary").to_numpy(bool)
     is_large = [(some[name] == value).to_numpy(bool) for name, value in zip(
-        ("analysis", "part", "metric"), _LARGE, strict=True)]  # fmt: skip
+        ("analysis", "part", "metric"), LARGE, strict=True)]  # fmt: skip
     large = some[is_large[0] & is_large[1] & is_large[2]]
     large = large[large["subject"].astype(str).str.endswith(_PLACES)]
     slabs = some[is_total & kinds.isin([_SLABS])].drop_duplicates("record").set_index("record")
