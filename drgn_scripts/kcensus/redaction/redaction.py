@@ -208,8 +208,9 @@ class Redaction:
             self._around(at) for at in (start - MAX_TOKEN_BYTES - 1, start + len(buffer))
         )
         use = np.concatenate([used_before, uses, used_after])
+        around = np.concatenate([before, buffer, after])
         # A number of one byte is no text with the unused bytes around it.
-        whole = np.where(use == Use.NONE, 0, np.concatenate([before, buffer, after]))
+        whole = np.where(use == Use.NONE, np.uint8(0), around)
         inside = slice(len(before), len(before) + len(buffer))
         lengths = printable_lengths(whole, use == Use.TEXT)
         least = np.array([1 << 62, _MIN_NUMBER, _MIN_TEXT, _MIN_UNKNOWN])[use]
@@ -221,7 +222,7 @@ class Redaction:
             wanted[inside] &= ~kept.inside(start, len(buffer))[0]
         if wanted.any():
             # A word may be right behind other memory.
-            wanted &= ~self._kernel_text.find(np.where(wanted, whole, np.uint8(0)))
+            wanted &= ~self._kernel_text.find(np.where(wanted, whole, np.uint8(0)), around)
             pseudonyms.replace(whole, wanted)
             buffer[:] = np.where(uses == Use.NONE, buffer, whole[inside])
 

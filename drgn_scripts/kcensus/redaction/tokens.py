@@ -127,10 +127,12 @@ class KernelText:
         text = np.frombuffer(b"\0".join([*names, buffer.tobytes(), formats]), np.uint8)
         self._hashes = np.unique(_hashes(text, *_tokens(text)))
 
-    def find(self, buffer: Bytes) -> Mask:
+    def find(self, buffer: Bytes, around: Bytes | None = None) -> Mask:
         """Return which bytes belong to tokens of the kernel, or to short numbers.
 
         A builder's name is none, whatever it is.
+
+        :param around: the same memory with the text around, which tells that a name is a builder's
         """
         starts, lengths = _tokens(buffer)
         hashes = _hashes(buffer, starts, lengths)
@@ -144,7 +146,7 @@ class KernelText:
         kept |= covered(first, last - first, len(buffer))
         address = _in_addresses(buffer, starts, lengths)
         kept &= ~covered(starts[address], lengths[address], len(buffer))
-        for builder in BUILDER.finditer(buffer.tobytes()):
+        for builder in BUILDER.finditer((buffer if around is None else around).tobytes()):
             kept[slice(*builder.span(1))] = False
         return kept
 

@@ -96,6 +96,14 @@ def test_names_of_a_build_are_no_words_of_the_kernel(raw: bytes, kept: list[byte
     assert _kept(raw, _BUILT) == kept
 
 
+def test_a_builder_is_recognized_by_the_text_around() -> None:
+    """In the constants of the kernel, only the builder is not kept."""
+    raw = np.frombuffer(b"Linux version 6.1.0 (dentry@session) (gcc", np.uint8)
+    alone = np.where(np.isin(np.arange(len(raw)), range(21, 35)), raw, np.uint8(0))
+    assert _BUILT.find(alone).sum() == len("dentrysession")
+    assert not _BUILT.find(alone, raw).any()
+
+
 def test_no_constants() -> None:
     nothing = KernelText([], b"")
     assert not nothing.find(np.frombuffer(b"\0dentry\0", np.uint8)).any()
