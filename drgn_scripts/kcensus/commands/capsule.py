@@ -150,8 +150,12 @@ def _names(words: tuple[str, ...], redact_key: Path | None, pseudonyms: bool) ->
     made = Pseudonyms(key)
     turned = made.of if pseudonyms else made.original
     for word in words:
-        other = turned(word.encode(errors="surrogateescape")).decode(errors="surrogateescape")
-        click.echo(f"{printable(word)}: {printable(other)}")
+        other = turned(word.encode(errors="surrogateescape"))
+        if other is None:
+            click.echo(f"{printable(word)}: no name has this pseudonym with this key; check both.")
+            continue
+        name = other.decode(errors="surrogateescape")
+        click.echo(f"{printable(word)}: {printable(name)}")
     return Exit.DONE
 
 

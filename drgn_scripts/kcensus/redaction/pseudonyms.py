@@ -36,8 +36,12 @@ _AMOUNTS = hashlib.blake2b.MAX_DIGEST_SIZE // 2
 
 # In names of device-mapper and systemd, \x and two hexadecimal digits are a character; those of
 # blanks and punctuation tell nothing, the digits of others are a part of the next word.
-_ESCAPE = rb"\\x(?:[01][0-9a-f]|2[0-9a-f]|3[a-f]|40|5[b-f]|60|7[b-f]|(?=[0-9a-fA-F]{2}))"
+_BLANKS = rb"[01][0-9a-f]|2[0-9a-f]|3[a-f]|40|5[b-f]|60|7[b-f]"
+_KEPT = re.compile(_BLANKS)
+_ESCAPE = rb"\\x(?:%b|(?=[0-9a-fA-F]{2}))" % _BLANKS
 _WORD = re.compile(rb"(%b)|[0-9A-Za-z\x80-\xff]+" % _ESCAPE)
+_PART = re.compile(rb"\\x([0-9A-Fa-f]{2})([0-9A-Za-z\x80-\xff]*)|[0-9A-Za-z\x80-\xff]+")
+"""A word of a pseudonym, or an escape and what may be a part of its word."""
 # The first letter of each letter's alphabet, and the length of the alphabet.
 _FIRST, _SIZE = np.full(256, ord("g"), np.uint8), np.full(256, 20, np.uint16)
 for _start, _end in (b"09", b"af", b"gz", b"AF", b"GZ"):
@@ -75,14 +79,43 @@ class Pseudonyms:
         self.replace(buffer, np.ones(len(buffer), np.bool_))
         return buffer.tobytes()
 
-    def original(self, text: bytes) -> bytes:
-        """Return the name of a pseudonym; letters that were not ASCII come back as other ones.
+    def original(self, text: bytes) -> bytes | None:
+        """Return the name of a pseudonym, None if no name has it with this key.
 
-        Words that were not replaced, as those of the kernel are not, come back as others, too.
+        Letters that were not ASCII come back as other ones, and words that were not replaced, as
+        those of the kernel are not, too. The digits of an escape may be kept ones, or a pseudonym
+        that looks like those: they are what makes the name UTF-8.
         """
-        words = [word[0] for word in _WORD.finditer(text) if word[1] is None]
-        names = dict(zip(words, self._permuted(words, is_back=True), strict=True))
-        return _WORD.sub(lambda word: word[1] or names[word[0]], text)
+        name, end, missing = b"", 0, 0
+        for part in _PART.finditer(text):
+            name += text[end : part.start()]
+            missing = missing if part.start() == end else 0
+            end = part.end()
+            original, missing = self._part(part, missing)
+            name += original
+        name += text[end:]
+        return name if self.of(name) == text else None
+
+    def _part(self, part: re.Match[bytes], missing: int) -> tuple[bytes, int]:
+        """Return the original of a part, and the bytes of UTF-8 that are missing after it.
+
+        :param missing: as before the part
+        """
+        if part[1] is None:
+            return self._back(part[0]), 0
+        readings = [rb"\x" + self._back(part[1] + part[2])]
+        byte = int(readings[0][2:4], 16)
+        if _KEPT.fullmatch(part[1]):
+            kept = rb"\x" + part[1] + self._back(part[2])
+            readings.insert(int(missing > 0 and 0x80 <= byte < 0xC0), kept)
+        name = next((each for each in readings if self.of(each) == part[0]), readings[0])
+        byte = int(name[2:4], 16)
+        if part[2] or byte < 0x80:
+            return name, 0
+        return name, max(missing - 1, 0) if byte < 0xC0 else 1 + (byte >= 0xE0) + (byte >= 0xF0)
+
+    def _back(self, word: bytes) -> bytes:
+        return self._permuted([word], is_back=True)[0] if word else b""
 
     def replace(self, buffer: Bytes, wanted: Mask) -> None:
         """Replace the words at the places of ``wanted``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import string
 
 import numpy as np
 import pytest
@@ -110,9 +111,50 @@ def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _replaced(raw) == whole
 
 
-@given(st.text("abcdefxyzABCDEFXYZ0123456789.-_/ ", min_size=1, max_size=200).map(str.encode))
-def test_the_key_gives_names_back(raw: bytes) -> None:
+_LETTERS = "abcdefxyzABCDEFXYZ0123456789.-_/ "
+
+
+def _escaped(name: str) -> bytes:
+    """Return a name as systemd and device mapper have it."""
+    kept = string.ascii_letters + string.digits + "._-/"
+    return b"".join(
+        bytes([byte]) if chr(byte) in kept else rb"\x%02x" % byte for byte in name.encode()
+    )
+
+
+@given(
+    st.text(
+        st.sampled_from(_LETTERS + "é’日\\😀") | st.characters(codec="utf-8"),
+        min_size=1,
+        max_size=60,
+    ).map(_escaped)
+)
+def test_the_key_gives_escaped_names_back(raw: bytes) -> None:
     assert _NAMES.original(_replaced(raw)) == raw
+
+
+def test_the_key_gives_escapes_of_utf8_back() -> None:
+    names = [rb"vg-caf\xe2\x80\x99%ddata" % number for number in range(400)]
+    assert [_NAMES.original(_replaced(name)) for name in names] == names
+
+
+def test_some_texts_are_no_pseudonyms() -> None:
+    texts = [rb"\x%d%s" % (number, letters) for number in range(80, 100) for letters in (b"", b"z")]
+    originals = [_NAMES.original(text) for text in texts]
+    assert None in originals
+    for text, original in zip(texts, originals, strict=True):
+        assert original is None or _replaced(original) == text
+    assert _NAMES.original("é".encode()) is None
+
+
+@given(st.lists(st.sampled_from([*_LETTERS, r"\x"]), min_size=1, max_size=200))
+def test_the_key_gives_names_back(letters: list[str]) -> None:
+    raw = "".join(letters).encode()
+    found = _NAMES.original(_replaced(raw))
+    # Escapes of half a letter in UTF-8 may have the pseudonym of a blank.
+    assert found is not None
+    assert _replaced(found) == _replaced(raw)
+    assert found == raw or rb"\x" in raw
     if re.search(rb"[0-9A-Za-z]{8}", raw):
         assert Pseudonyms(_KEY + b"!").original(_replaced(raw)) != raw
 
