@@ -10,6 +10,7 @@ kernel are kept where they can be recognized; see :func:`kernel_words`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from kcensus.engine.memory import Bytes, Faults, Mask, Words
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import allocated
 from kcensus.engine.slub.slabs import ScanReport
+from kcensus.engine.strings import c_strings
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel
@@ -59,6 +61,8 @@ _KERNEL_NAMED = frozenset(
 """File systems with files named by the kernel."""
 _CGROUP_TYPES = frozenset(("cgroup", "cgroup2", "cpuset"))
 """File systems with directories named by users and files named by the kernel."""
+_CHILD = re.compile(rb"\(\d+:(.+?)\)?\Z", re.DOTALL)
+"""End of the name of a child cache, with the name of its memory cgroup: ``dentry(7:name)``."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ class UserNames:
     def find(self) -> Iterator[Names | Hashes]:
         """Yield all names and their hashes in batches; call it once."""
         yield from self._cgroups()
+        yield from self._child_caches()
         yield from self._dentries()
         yield from self._processes()
         yield from self._device_mapper()
@@ -190,6 +195,18 @@ class UserNames:
                 place = int(root.member_(name).address_of_())
                 yield self._single(place - int(self._direct), root.member_(name).string_())
         self._cgroup_names = np.unique(np.concatenate([self._cgroup_names, *names]))
+
+    def _child_caches(self) -> Iterator[Names]:
+        """Yield the names of memory cgroups in those of their caches (up to 5.8)."""
+        member = layout(self.prog, "struct kmem_cache", ["name"])
+        places = gather(self.memory, self.slab_map.column("address"), member, Faults())["name"]
+        for place, raw in zip(
+            places.tolist(), c_strings(self.memory, places, Faults()), strict=True
+        ):
+            found = _CHILD.search(raw or b"")
+            # Strings elsewhere are constants.
+            if found is not None and place >= int(self._direct):
+                yield self._single(place + found.start(1) - int(self._direct), found[1])
 
     # Dentries
 

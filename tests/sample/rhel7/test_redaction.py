@@ -16,10 +16,12 @@ from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.capsule import create
 from kcensus.kernel.kernel import Kernel
+from kcensus.redaction.pseudonyms import Pseudonyms
 from kcensus.redaction.user_names import kernel_words
 from kcensus.results import Result
 from kcensus.sources import Target, open_target
 from kcensus.sources.capsule.container import Reader
+from tests.sample.block.poked import Poked
 from tests.sample.guest import Guest
 from tests.sample.rhel7.conftest import DATA, PACK
 from tests.vm.capsules import KEY, assert_same_without_names, pages
@@ -92,3 +94,28 @@ def test_analyses_have_the_same_figures(redacted: Path) -> None:
         numbers = [by_pattern(each) for each in (result, plain)]
         assert numbers[0] == numbers[1]
         assert_same_without_names(result, plain)
+
+
+def test_names_of_cgroups_in_names_of_caches_are_replaced(vmcore: Path, tmp_path: Path) -> None:
+    """Also a word of the kernel, and a short number."""
+    target = open_target(vmcore, [PACK])
+    poked = Poked(target.prog)
+    caches = [
+        cache
+        for cache in list_for_each_entry(
+            "struct kmem_cache", target.prog["slab_caches"].address_of_(), "list"
+        )
+        if cache.name.string_() in (b"shmem_inode_cache(7:c7)", b"shmem_inode_cache(8:c8)")
+    ]
+    names = (b"server", b"1042")
+    for cache, name in zip(caches, names, strict=True):
+        poked.write(int(cache.name), b"shmem_inode_cache(7:%b)\0" % name)
+    slab = [analyses()["slab"]]
+    create(target, tmp_path / "plain", slab)
+    create(target, tmp_path / "redacted", slab, redact=["names"], key=KEY)
+    plain, redacted = (
+        re.findall(rb"shmem_inode_cache\(7:(\w+)\)\0", pages(tmp_path / each))
+        for each in ("plain", "redacted")
+    )
+    assert {*names} < {*plain}
+    assert sorted(redacted) == sorted(Pseudonyms(KEY).of(name) for name in names)
