@@ -7,7 +7,7 @@ import contextlib
 import itertools
 
 import numpy as np
-from drgn import Object, offsetof
+from drgn import FaultError, Object, offsetof
 from drgn.helpers.linux.idr import idr_for_each
 
 from kcensus.engine.gather import gather, gather_arrays
@@ -57,7 +57,7 @@ def _lost_nodes(memory: Memory, head: int) -> int:
 def idr_entries(memory: Memory, idr: Object) -> tuple[list[int], int]:
     """Return the pointers in a ``struct idr``, by number, and the number of damaged nodes.
 
-    :raises drgn.FaultError: the head is unreadable
+    :raises drgn.FaultError: the head is unreadable, or all that is below
     """
     # Since Linux kernel commit f8d5d0cc145c ("xarray: Add definition of struct xarray") (in v4.20),
     # an IDR is an XArray. drgn's idr_for_each() follows a tree with a cycle as deep as Python goes,
@@ -69,6 +69,10 @@ def idr_entries(memory: Memory, idr: Object) -> tuple[list[int], int]:
             for _, entry in itertools.islice(idr_for_each(idr.address_of_()), _MAX_ENTRIES):
                 known.append(int(entry))
         except RecursionError:
+            return known, 1
+        except FaultError:
+            if not known:
+                raise
             return known, 1
         lost = 0
         with contextlib.suppress(NotRecorded):  # in capsules of older versions

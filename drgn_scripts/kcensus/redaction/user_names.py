@@ -319,7 +319,10 @@ class UserNames:
                 return
         strings: list[int] = []
         try:
-            for entry in idr_entries(self.memory, self.prog["_minor_idr"])[0]:
+            entries, damaged = idr_entries(self.memory, self.prog["_minor_idr"])
+            if damaged:
+                self.missing.append("names of device-mapper devices: their registry is damaged")
+            for entry in entries:
                 if entry < (1 << 64) - 4096:  # not MINOR_ALLOCED: no device yet
                     device = drgn.Object(self.prog, "struct mapped_device *", value=entry)
                     cell = drgn.cast("struct hash_cell *", device.interface_ptr)

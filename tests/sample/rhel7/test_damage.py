@@ -106,10 +106,35 @@ def test_a_removed_one_is_in_the_analysis() -> None:
     assert result.summary["per_cpu_bytes"].value == per_cpu == 104
 
 
-def test_a_lost_registry_is_damage(poked: Poked) -> None:
+def test_a_lost_registry_is_a_gap_of_its_own() -> None:
+    target = open_target(DATA / "mixed.capsule")
+    poked = Poked(target.prog)
     poked.word(poked.prog["mem_cgroup_idr"].top.address_of_().value_(), 0)
     found = walk(poked)
-    assert (len(found), offline(found), found.damaged) == (31, [], 31)
+    assert (len(found), offline(found), found.damaged, found.ids_lost) == (31, [], 0, 31)
+    gaps = {gap.what: gap.count for gap in Context.of(target).run(analyses()["memcgs"]).gaps}
+    assert gaps["registry of memory cgroups"] == 31
+    assert "lists of memory cgroups" not in gaps
+
+
+def test_a_torn_registry_keeps_the_entries_before(poked: Poked) -> None:
+    """The upper of two layers has the real one, and one that is not in the dump."""
+    registry, place = poked.prog["mem_cgroup_idr"], 0xFFFFC90000000000
+    start = drgn.offsetof(registry.top.type_.type, "ary")
+    layers = (int(registry.top), place + (1 << 20))
+    upper = b"".join(each.to_bytes(8, "little") for each in layers)
+    page = bytes(start) + upper + bytes(4096 - start - len(upper))
+    poked.prog.add_memory_segment(
+        place, len(page), lambda _at, count, offset, _: page[offset : offset + count]
+    )
+    memcg = remove(poked, b"c5")
+    other = int(next(children(poked)).subsys[int(poked.prog["mem_cgroup_subsys"].subsys_id)])
+    for cache in child_caches(poked, memcg):
+        poked.word(cache.memcg_params.memcg.address_of_().value_(), other)
+    poked.word(registry.top.address_of_().value_(), place)
+    poked.write(registry.layers.address_of_().value_(), b"\2\0\0\0")
+    found = walk(poked)
+    assert (offline(found), found.damaged, found.ids_lost) == ([("/?", memcg)], 0, 1)
 
 
 def test_a_torn_list_is_damage(poked: Poked) -> None:

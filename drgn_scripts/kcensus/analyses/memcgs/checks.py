@@ -99,6 +99,8 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     reason = "torn or inconsistent"
     effect = "memory cgroups behind the damage are not counted"
     yield Gap("lists of memory cgroups", reason, groups.damaged, effect)
+    effect = "removed memory cgroups without slab caches may not be counted"
+    yield Gap("registry of memory cgroups", groups.unread, groups.ids_lost, effect)
     reason, count = reasons(groups.faults), groups.faults.total()
     effect = "memory cgroups on these pages are not counted, or have no name"
     yield Gap("pages of memory cgroups", reason, count, effect)

@@ -69,6 +69,8 @@ class Memcgs(Addressed):
     memcg: deprecate the non-hierarchical mode") (in v5.11), they need not."""
     unread: str = "torn or unreadable"
     """Reason of :attr:`damaged`."""
+    ids_lost: int = 0
+    """Lost entries or nodes of the registry of ids: removed ones may be missing (RHEL 7)."""
 
     @property
     def states(self) -> list[str]:
@@ -304,7 +306,7 @@ def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
 
 
 def _registered(kernel: Kernel, groups: Memcgs) -> tuple[Words, int]:
-    """Return the memory cgroups in the registry of ids, and the number of lost ones.
+    """Return the memory cgroups in the registry of ids, and the number of its lost entries.
 
     On RHEL 7.9, __mem_cgroup_free() frees the id. Others before 3.16 have no registry.
     """
@@ -315,7 +317,7 @@ def _registered(kernel: Kernel, groups: Memcgs) -> tuple[Words, int]:
     except (LookupError, NotRecorded):
         return groups.address[:0], 0
     address = np.array([each for each in known if each], np.uint64)
-    return address, damaged + int((~np.isin(groups.address, address)).sum())
+    return address, max(damaged, int((~np.isin(groups.address, address)).sum()))
 
 
 def _with_removed(kernel: Kernel, groups: Memcgs) -> Memcgs:
@@ -325,7 +327,7 @@ def _with_removed(kernel: Kernel, groups: Memcgs) -> Memcgs:
     "dentry(7:name)".
     """
     roots, owners = kernel.slab_map.lineage
-    registered, lost = _registered(kernel, groups)
+    registered, ids_lost = _registered(kernel, groups)
     address = np.setdiff1d(np.concatenate([owners[owners != 0], registered]), groups.address)
     # One that is online is on a list: the list is torn, or the pointer is bent.
     states = gather(
@@ -333,7 +335,7 @@ def _with_removed(kernel: Kernel, groups: Memcgs) -> Memcgs:
     )
     online = np.uint32(kernel.prog.constant("CSS_ONLINE").value_())
     removed = states.readable & ((states["css.flags"] & online) == 0)
-    lost += len(address) - int(removed.sum())
+    lost = len(address) - int(removed.sum())
     # Each child cache has an owner.
     lost += int(((roots != np.arange(len(roots))) & (owners == 0)).sum())
     address, count = address[removed], int(removed.sum())
@@ -350,7 +352,8 @@ def _with_removed(kernel: Kernel, groups: Memcgs) -> Memcgs:
         for name, column in rows.items()
     }
     path = [*groups.path, *(f"/{text or '?'}" for text in texts)]
-    return replace(groups, path=path, damaged=groups.damaged + lost, **columns)
+    damaged = groups.damaged + lost
+    return replace(groups, path=path, damaged=damaged, ids_lost=ids_lost, **columns)
 
 
 def _children(
