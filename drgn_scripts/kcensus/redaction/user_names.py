@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -233,6 +233,7 @@ class UserNames:
             # The inline name of a dentry with an external name is left over from an older one.
             text[external] = 0
             wanted = self._user_named(batch["sb"], batch["inode"] != 0, text, kernels, cgroups)
+            wanted |= _in_brackets(text)
             rows = np.flatnonzero(~wanted & ~external)
             room = (text[rows] != 0).sum(axis=1)
             yield Names(own[rows] - self._direct, text[rows], room, is_kernels=True)
@@ -243,7 +244,10 @@ class UserNames:
             yield Hashes(hashes - self._direct, batch["hash"][rows].astype(np.uint32))
             yield from self._strings(batch["name"][wanted & external])
             for kept in self._strings(batch["name"][~wanted & external]):
-                yield replace(kept, is_kernels=True)
+                users = _in_brackets(kept.text)
+                for chosen in (users, ~users):
+                    columns = (each[chosen] for each in (kept.physical, kept.text, kept.room))
+                    yield Names(*columns, is_kernels=chosen is not users)
 
     def _file_systems(self) -> tuple[Words, Words]:
         """Return the super blocks with files named by the kernel, and those of cgroups."""
@@ -351,6 +355,12 @@ class UserNames:
             ended = read["name"][read.readable].astype(f"S{width + 1}")
             names = _texts(ended, width + 1)[:, :width]
             yield Names(places - self._direct, names, np.full(len(places), width))
+
+
+def _in_brackets(text: Bytes) -> Mask:
+    """Return which names of the kernel may have one of a user, as directories of child caches."""
+    has: Mask = (text == ord("(")).any(axis=1)
+    return has
 
 
 def _texts(column: npt.NDArray[Any], width: int) -> Bytes:

@@ -9,15 +9,21 @@ from contextlib import suppress
 from pathlib import Path
 
 import drgn
+import numpy as np
 import pytest
 from drgn.helpers.linux.list import list_for_each_entry
 
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.capsule import create
+from kcensus.engine.layout import layout
+from kcensus.engine.slub.caches import find_caches
+from kcensus.engine.slub.scan import allocated
+from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.redaction.pseudonyms import Pseudonyms
-from kcensus.redaction.user_names import kernel_words
+from kcensus.redaction.user_names import Names, UserNames, kernel_words
 from kcensus.results import Result
 from kcensus.sources import Target, open_target
 from kcensus.sources.capsule.container import Reader
@@ -119,3 +125,36 @@ def test_names_of_cgroups_in_names_of_caches_are_replaced(vmcore: Path, tmp_path
     )
     assert {*names} < {*plain}
     assert sorted(redacted) == sorted(Pseudonyms(KEY).of(name) for name in names)
+
+
+def test_directories_of_caches_in_sysfs_have_names_of_users(vmcore: Path) -> None:
+    target = open_target(vmcore, [PACK])
+    poked, kernel = Poked(target.prog), Kernel(target.prog)
+    text = next(
+        cache.name
+        for cache in list_for_each_entry(
+            "struct kmem_cache", target.prog["slab_caches"].address_of_(), "list"
+        )
+        if cache.name.string_() == b"shmem_inode_cache(7:c7)"
+    )
+    table = super_blocks(kernel)
+    block = np.uint64(table.address[table.type.index("sysfs")])
+    columns = layout(target.prog, "struct dentry", {"sb": "d_sb", "inode": "d_inode"})
+    caches = find_caches(kernel.slab_map, "struct dentry")
+    address, read = allocated(kernel.slab_map, caches, columns, ScanReport(), None)
+    inline, external = (
+        drgn.Object(target.prog, "struct dentry", address=each)
+        for each in address[(read["sb"] == block) & (read["inode"] != 0)][-2:].tolist()
+    )
+    poked.write(inline.d_iname.address_, b"filp(7:server)\0")
+    poked.word(external.d_name.name.address_of_().value_(), int(text))
+    direct = kernel.slab_map.pages.direct_map
+    places = {inline.d_iname.address_ - direct, int(text) - direct}
+    found = [
+        (place, batch.is_kernels)
+        for batch in UserNames(kernel).find()
+        if isinstance(batch, Names)
+        for place in batch.physical.tolist()
+        if place in places
+    ]
+    assert sorted(found) == sorted((place, False) for place in places)
