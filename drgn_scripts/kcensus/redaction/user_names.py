@@ -245,9 +245,13 @@ class UserNames:
             yield from self._strings(batch["name"][wanted & external])
             for kept in self._strings(batch["name"][~wanted & external]):
                 users = _in_brackets(kept.text)
-                for chosen in (users, ~users):
-                    columns = (each[chosen] for each in (kept.physical, kept.text, kept.room))
-                    yield Names(*columns, is_kernels=chosen is not users)
+                for part in (users, ~users):
+                    yield Names(
+                        kept.physical[part],
+                        kept.text[part],
+                        kept.room[part],
+                        is_kernels=part is not users,
+                    )
 
     def _file_systems(self) -> tuple[Words, Words]:
         """Return the super blocks with files named by the kernel, and those of cgroups."""
