@@ -16,6 +16,8 @@ from kcensus import cli
 from kcensus.analyses import analyses
 from tests.pages import pages
 
+pytestmark = pytest.mark.slow
+
 _HELP = [line for analysis in analyses().values() for line, _ in analysis.examples]
 _EXAMPLE = re.compile(r"kcensus (\S+) \S+ --json \| jq ((?:-[cr]+ )?)('[^']*'|\S+)")
 EXAMPLES = sorted(

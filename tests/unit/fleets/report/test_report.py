@@ -17,6 +17,8 @@ from kcensus.fleets.report.data import opening
 from kcensus.results import Severity
 from tests.unit.fleets.stores import GIB, Target, made
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 HOSTILE = "a\x1b[31m<script>[red]\u202e'; rm"
 
