@@ -48,6 +48,15 @@ class Guest:
         """Return a figure of the summary."""
         return self.results[analysis].summary[key].value
 
+    def check_dentry_state(self) -> None:
+        """Compare the dentries with dentry-state; processes end between it and the dump."""
+        dentries, unused, *_, negative, _ = map(int, self.truth["dentry-state"].split())
+        alive = self.value("dentries", "dentries") - self.value("dentries", "dead")
+        assert abs(alive - dentries) <= 2
+        assert abs(self.value("dentries", "on_lru") - unused) <= 1
+        # The kernel counts the negative ones on LRU lists only.
+        assert 0 <= self.value("dentries", "negative") - negative <= 1
+
     def stacks(self) -> dict[str, list[str]]:
         """Return the addresses on the stacks of the tasks in the truth, as it has them."""
         found, truth = tasks(self.kernel), self.truth["stacks"]

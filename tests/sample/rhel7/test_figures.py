@@ -48,13 +48,7 @@ def test_slab_is_that_of_slabinfo(guest: Guest) -> None:
 
 
 def test_dentries_are_those_of_dentry_state(guest: Guest) -> None:
-    dentries, unused, *_, negative, _ = map(int, guest.truth["dentry-state"].split())
-    # Processes end between dentry-state and the dump.
-    alive = guest.value("dentries", "dentries") - guest.value("dentries", "dead")
-    assert abs(alive - dentries) <= 2
-    assert abs(guest.value("dentries", "on_lru") - unused) <= 1
-    # The kernel counts the negative ones on LRU lists only.
-    assert 0 <= guest.value("dentries", "negative") - negative <= 1
+    guest.check_dentry_state()
 
 
 def test_lists_of_super_blocks_are_as_long_as_their_counters(guest: Guest) -> None:

@@ -79,11 +79,7 @@ def test_objects_are_those_of_the_slow_walk(mixed: Guest, walked: dict[str, Walk
 
 
 def test_dentries_are_those_of_dentry_state(mixed: Guest) -> None:
-    dentries, unused, *_, negative, _ = map(int, mixed.truth["dentry-state"].split())
-    alive = mixed.value("dentries", "dentries") - mixed.value("dentries", "dead")
-    assert abs(alive - dentries) <= 2
-    assert abs(mixed.value("dentries", "on_lru") - unused) <= 1
-    assert 0 <= mixed.value("dentries", "negative") - negative <= 1
+    mixed.check_dentry_state()
 
 
 def test_memory_cgroups_are_those_of_cgroup_stat(mixed: Guest) -> None:

@@ -136,6 +136,12 @@ class _Work:
             else:
                 self._record(target)
 
+    def _prepare(self) -> None:
+        """Prepare for the analyses, before their kernel is made, which must not be frozen."""
+        self._leave_time()
+        gc.collect()
+        gc.freeze()  # modules: the collector looks at the rest after each analysis
+
     def _leave_time(self) -> None:
         """Stop analyses early enough to render the report, but not before they begin.
 
@@ -177,9 +183,7 @@ class _Work:
         )
         self._capsules = Capsules(order, recording, self._progress, self._tell)
         now = Kernel(target.prog, live=True) if target.live else None
-        self._leave_time()
-        gc.collect()
-        gc.freeze()  # modules: the collector looks at the rest after each analysis
+        self._prepare()
         if target.live:
             self._capsules.take_slabs(self._analyses_until)
         made = self._examined(recording.target, now)
@@ -204,7 +208,7 @@ class _Work:
     # The report
 
     def _report(self, target: Target) -> None:
-        self._leave_time()
+        self._prepare()
         self._render(self._examined(target))
 
     def _examined(self, target: Target, now: Kernel | None = None) -> Report:

@@ -246,7 +246,6 @@ def output(capsys: Capture, *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("targets", [[], [Target("1")], [failed("1", "bad")]])
 def test_small_stores_at_each_face(targets: list[Target], tmp_path: Path, capsys: Capture) -> None:
     store, page = made(tmp_path / "fleet", targets), tmp_path / "page.html"
